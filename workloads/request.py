@@ -1,0 +1,93 @@
+"""The one request record, and how a prompt names its content.
+
+Rules of this file
+- A *token id* here is an identity, not a vocabulary entry: two prompts hold equal ids at a position exactly when
+  they agree on everything up to and including it (the id is *prefix-unique*). Public traces publish just that,
+  as prefix hashes of blocks; generators make it by construction.
+- Inside a run, ids are consecutive. So the id of any token, and of any page, is arithmetic: no list of tokens is made.
+- The *atom* of a page is the id of its last token. Prefix-uniqueness makes it name the page and all before it,
+  at any page size, whether it divides the trace's block or not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Content(Protocol):
+    """What a prompt (or an answer's continuation) consists of, as prefix-unique token ids."""
+
+    def atoms(self, page_tokens: int, pages: int) -> bytes:
+        """Atoms of the first `pages` pages: `pages` native int64, 8 bytes each."""
+        ...
+
+
+@dataclass(slots=True)
+class Blocks:
+    """Content given as prefix ids of blocks of equal size (Mooncake 512, kv-cache-tester 64, Bailian 16 once chained).
+
+    ids: [blocks] int64, prefix-unique. A partial tail block, where the format has one, is just a last id
+    whose leading tokens count; token j of block b has id `b * block_tokens + j`.
+    """
+
+    ids: NDArray[np.int64]
+    block_tokens: int
+
+    def atoms(self, page_tokens: int, pages: int) -> bytes:
+        block = self.block_tokens
+        if block % page_tokens == 0:
+            # The common case, kept to three array operations: every block is cut into the same sub-pages.
+            per_block = block // page_tokens
+            ends = np.arange(page_tokens - 1, block, page_tokens, dtype=np.int64)
+            used = -(-pages // per_block)
+            return (self.ids[:used, None] * block + ends).reshape(-1)[:pages].tobytes()
+        last = np.arange(page_tokens - 1, pages * page_tokens, page_tokens, dtype=np.int64)
+        return (self.ids[last // block] * block + last % block).tobytes()
+
+
+@dataclass(slots=True)
+class Runs:
+    """Content given as runs of consecutive ids: what generators make.
+
+    first_ids, lengths: [runs] int64; run i holds ids first_ids[i] … first_ids[i] + lengths[i] - 1.
+    """
+
+    first_ids: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+    def atoms(self, page_tokens: int, pages: int) -> bytes:
+        last = np.arange(page_tokens - 1, pages * page_tokens, page_tokens, dtype=np.int64)
+        ends = np.cumsum(self.lengths)
+        run = np.searchsorted(ends, last, side="right")
+        return (self.first_ids[run] + last - (ends - self.lengths)[run]).tobytes()
+
+
+@dataclass(slots=True)
+class Request:
+    """One request of a workload.
+
+    arrival_s         seconds from the start of the run (open loop); for a closed-loop turn, the earliest start.
+    content           ids of the prompt, and of the answer behind it where the workload knows how it continues.
+    input_tokens      length of the prompt. output_tokens: tokens to generate, at least 1.
+    content_tokens    how many tokens `content` names: input_tokens, or more where it names the answer too, or less
+                      where the format leaves the tail of the prompt unnamed (kv-cache-tester). Tokens beyond it
+                      are unique to this request.
+    session, parent   closed loop: this request starts `think_s` after the one with id `parent` has ended.
+    extra_key         namespace (LoRA adapter, cache salt): equal content under different keys is not shared.
+    """
+
+    id: int
+    arrival_s: float
+    content: Content
+    input_tokens: int
+    output_tokens: int
+    content_tokens: int
+    session: int | None = None
+    parent: int | None = None
+    think_s: float = 0.0
+    priority: int = 0
+    extra_key: str | None = None
