@@ -77,6 +77,7 @@ class Request:
                       where the format leaves the tail of the prompt unnamed (kv-cache-tester). Tokens beyond it
                       are unique to this request.
     session, parent   closed loop: this request starts `think_s` after the one with id `parent` has ended.
+    wave              round barrier: this request starts only after every request of a lower wave has ended.
     extra_key         namespace (LoRA adapter, cache salt): equal content under different keys is not shared.
     """
 
@@ -91,3 +92,4 @@ class Request:
     think_s: float = 0.0
     priority: int = 0
     extra_key: str | None = None
+    wave: int = 0

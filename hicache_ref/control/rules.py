@@ -21,6 +21,9 @@ class Rules:
     reclaim_duplicates: bool = False
     """write_back under L2 pressure first frees host copies of nodes that are on both levels (0.5.23)."""
 
+    write_back_waits_per_victim: bool = False
+    """write_back's eviction waits after each victim (0.5.23); else once, after all."""
+
     # Writing
     backup_ancestors: bool = False
     """A backup first writes unbacked ancestors, so that backed-up nodes form a prefix (0.5.23)."""
@@ -30,6 +33,8 @@ class Rules:
     """Inserts of a chunked prefill count hits, once per request and node (0.5.23); 0.5.7 skips them."""
     split_publishes_upper: bool = False
     """A write in flight covers both halves of a split, and both go on to L3 (0.5.23); else only the lower."""
+    split_raises_lower: bool = True
+    """An insert that splits a node raises the priority of both halves (0.5.7); else of the upper one."""
     split_keeps_creation: bool = False
     """The upper half of a split keeps the creation time (0.5.23); else it is new."""
     write_back_stores: bool = False
@@ -70,10 +75,12 @@ PROFILES: dict[str, Rules] = {
     "v0.5.23": Rules(
         evict_shortfall_only=True,
         reclaim_duplicates=True,
+        write_back_waits_per_victim=True,
         backup_ancestors=True,
         refill_counts_hit=True,
         count_chunked_hits=True,
         split_publishes_upper=True,
+        split_raises_lower=False,
         split_keeps_creation=True,
         write_back_stores=True,
         load_locks_host=True,

@@ -45,6 +45,12 @@ class Op(NamedTuple):
     """COMPUTE: a `scheduler.Batch`. LOAD: id of the COMPUTE it feeds is in that batch's `loads`."""
 
 
+class Cancel(NamedTuple):
+    """Stop an operation early: a wish, not a fact. Its completion still comes, and may be whole."""
+
+    op_id: int
+
+
 class Completion(NamedTuple):
     """The end of an operation: the leading `pages_ok` pages are good (COMPUTE: decode steps done)."""
 
@@ -52,12 +58,21 @@ class Completion(NamedTuple):
     pages_ok: int
     failed: bool = False
 
+    @property
+    def ends(self) -> bool:
+        """Whether this is the last report on its operation."""
+        return True
+
 
 class Progress(NamedTuple):
     """So many leading pages of a running FETCH are good by now; never falls."""
 
     op_id: int
     pages_ok: int
+
+    @property
+    def ends(self) -> bool:
+        return False
 
 
 class Wait(NamedTuple):

@@ -1,0 +1,572 @@
+"""HiCache's decisions on L1 and L2: match, lock, evict, back up, load back, insert.
+
+Rules of this file
+- A call changes state and appends operations to the outbox; `take_ops` hands them to a plane, and every operation
+  comes back through `on` exactly once. What came back is acted on at the next `tick`, in order.
+- Calls that may have to wait for copies (write_back's eviction) are generators of `Wait`; the driver sees to it that
+  the completions have been given to `on` before it resumes. All others never wait.
+- Sizes are pages. Tokens appear only where upstream's rule is in tokens.
+- Source: `hiradix_cache.py`, `radix_cache.py`, `cache_controller.py` of 0.5.7; knobs of `rules` for what 0.5.23 does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .counters import Counters, Drop
+from .evictable import EvictableLeaves
+from .keys import ATOM_BYTES, Keyspace, common_pages
+from .ledger import Chain, Ledger, Load, Write
+from .policies import EvictionPolicy, WritePolicy
+from .rules import Rules
+from .slots import Owner, SlotPool
+from .tree import HostLock, Match, Node, RadixTree
+from .types import Cancel, Completion, Op, OpKind, Progress, Slots, Wait
+
+if TYPE_CHECKING:
+    from .storage import StorageSide
+
+Waits = Generator[Wait, None, int]
+
+
+class ProtocolError(RuntimeError):
+    """A plane broke its contract: an unknown or repeated completion."""
+
+
+@dataclass(frozen=True)
+class CacheShape:
+    """Sizes of the two levels. `l2_pages` 0: no HiCache, a plain radix cache."""
+
+    page_tokens: int
+    l1_pages: int
+    l2_pages: int
+    load_back_threshold_tokens: int = 10
+    """Shorter chains are not worth a load (article 2.3)."""
+
+
+class HiCache:
+    """The radix tree over two levels of slots."""
+
+    def __init__(
+        self,
+        shape: CacheShape,
+        eviction: EvictionPolicy,
+        write: WritePolicy,
+        rules: Rules,
+        keys: Keyspace,
+        facts: list[tuple[Drop, bytes]] | None = None,
+    ) -> None:
+        self.shape = shape
+        self.rules = rules
+        self.eviction = eviction
+        self.write = write
+        self.keys = keys
+        self.tree = RadixTree(rules.split_keeps_creation)
+        self.l1 = SlotPool("L1", shape.l1_pages)
+        self.l2 = SlotPool("L2", shape.l2_pages)
+        self.ledger = Ledger()
+        self.counters = Counters()
+        self.facts = facts
+        """Where drops of pages are noted, for whoever explains misses; None: nowhere."""
+        self.storage: StorageSide | None = None
+        """L3, if there is one: then pages are named, and finished writes go on to it. Sets itself."""
+        self.device_leaves = EvictableLeaves(eviction.rank, eviction.rises_only, Node.is_device_leaf)
+        self.host_leaves = EvictableLeaves(eviction.rank, eviction.rises_only, Node.is_host_leaf)
+        self._duplicates: dict[int, Node] = {}
+        """Nodes on both levels with nothing in flight, in the order they became so; stale ones are found on use."""
+        self._queued_load: Load | None = None
+        self._outbox: list[Op | Cancel] = []
+
+    # The protocol
+
+    def take_ops(self) -> list[Op | Cancel]:
+        """Operations decided since the last call, and cancellations of earlier ones, in order."""
+        ops, self._outbox = self._outbox, []
+        return ops
+
+    def submit(self, kind: OpKind, op_id: int, pages: int, **what: object) -> None:
+        """Append an operation to the outbox."""
+        self._outbox.append(Op(op_id, kind, pages, **what))  # type: ignore[arg-type]
+
+    def cancel(self, op_id: int) -> None:
+        """Ask the plane to stop an operation early. Its completion comes all the same."""
+        self._outbox.append(Cancel(op_id))
+
+    def on(self, event: Completion | Progress) -> None:
+        """A plane's report. Only noted here; acted on at the next `tick`."""
+        handler = self.ledger.open.get(event.op_id)
+        if handler is None:
+            raise ProtocolError(f"report on operation {event.op_id}, which is not in flight: {event}")
+        handler(event)
+
+    def tick(self, now_s: float) -> None:
+        """Act on what came back (upstream's `check_hicache_events`)."""
+        self._reap_writes()
+        self._reap_loads()
+        if self.storage is not None:
+            self.storage.tick()
+
+    # Looking up and holding
+
+    def match(self, namespace: str | None, key: bytes) -> Match:
+        """The longest known prefix. Refreshes recency, and splits a node the prefix ends in."""
+        match = self.tree.walk(namespace, key)
+        if not self.eviction.rises_only:
+            self._reoffer(match.node)
+        return match
+
+    def lock(self, node: Node) -> int:
+        """Keep `node` and all above it on the device."""
+        return self.tree.lock(node)
+
+    def unlock(self, node: Node) -> int:
+        """Undo one `lock`."""
+        moved = self.tree.unlock(node)
+        self._offer_lowest(node)
+        return moved
+
+    def release_hold(self, hold: HostLock) -> None:
+        """Let host copies go."""
+        for node in hold.release():
+            self._offer_lowest(node)
+
+    # Room on L1
+
+    def take(self, pages: int) -> Generator[Wait, None, Slots | None]:
+        """`pages` device slots for a request, evicting exactly what is missing; None if that was not enough."""
+        if pages > self.l1.free:
+            yield from self.make_room(pages - self.l1.free)
+        return self.l1.alloc(pages, Owner.REQUEST)
+
+    def make_room(self, pages: int) -> Waits:
+        """Evict leaves until `pages` more slots of L1 are free, or no leaf is left; the pages freed.
+
+        A leaf with a host copy is demoted; one without is dropped, or under write_back copied first, which waits.
+        """
+        freed = 0
+        pop = self.device_leaves.pop
+        copies = self.write.copies_on_eviction
+        victims: list[Write] = []
+        while freed < pages:
+            node = pop()
+            if node is None:
+                break
+            if node.host is not None:
+                freed += self._demote(node)
+            elif not copies:
+                freed += self._drop(node, Drop.L1_UNBACKED)
+            else:
+                write = self._back_up(node, locked=False)
+                if write is None:
+                    freed += self._drop(node, Drop.L2_FULL)
+                    continue
+                freed += self._leave(node, write)
+                victims.append(write)
+                if self.rules.write_back_waits_per_victim:
+                    yield from self._settle(victims)
+        if victims:
+            yield from self._settle(victims)
+        self.counters.evicted_l1 += freed
+        return freed
+
+    def _demote(self, node: Node) -> int:
+        """L1 lets go of a node that has a host copy."""
+        self.l1.give_back(self.tree.take_off_device(node), Owner.TREE)
+        self.counters.demoted += node.pages
+        self._off_device(node)
+        return node.pages
+
+    def _off_device(self, node: Node) -> None:
+        if node.is_host_leaf():
+            self.host_leaves.offer(node)
+        self._offer_parent(node)
+
+    def _drop(self, node: Node, reason: Drop) -> int:
+        """Drop a device leaf without a host copy, and host copies below it, which nobody could reach any more.
+
+        0.5.7 loses the latter for good. While somebody holds one of them the node stays (0 pages freed); it is
+        offered again when the hold is released.
+        """
+        below = [node]
+        for known in below:
+            if known.host_locks:
+                return 0
+            below.extend(known.children.values())
+        for orphan in below[:0:-1]:
+            self._remove_from_host(orphan, Drop.L1_ORPHANED)
+        self.l1.give_back(self.tree.take_off_device(node), Owner.TREE)
+        self._note(reason, node)
+        self._remove(node)
+        self._offer_parent(node)
+        return node.pages
+
+    def _leave(self, node: Node, write: Write) -> int:
+        """Under write_back a victim leaves L1 at once for all decisions; its slots are free once it is copied."""
+        write.leaving = self.tree.take_off_device(node)
+        self._offer_parent(node)
+        return node.pages
+
+    def _settle(self, victims: list[Write]) -> Generator[Wait, None, None]:
+        """Wait for the copies of `victims` and give their device slots back."""
+        yield Wait(tuple(write.op_id for write in victims))
+        for write in victims:
+            if write.done_pages is None:
+                raise ProtocolError(f"resumed before write {write.op_id} had completed")
+            node = write.node
+            assert write.leaving is not None
+            del self.ledger.writing[write.op_id]
+            if write.good:
+                node.write = None
+                self.l1.give_back(write.leaving, Owner.TREE)
+                self.counters.demoted += node.pages
+                self._enlist_duplicate(node)
+                self._off_device(node)
+                if self.rules.write_back_stores:
+                    self._hand_on(write)
+            else:
+                self._write_failed(write)
+                self.tree.put_on_device(node, write.leaving)
+                if not self._drop(node, Drop.WRITE_FAILED):
+                    self._offer_lowest(node)
+        victims.clear()
+
+    # Room on L2
+
+    def host_slots(self, pages: int, owner: Owner, whole: bool) -> Slots | None:
+        """`pages` host slots, evicting from L2 if they are short: the whole amount, or what is missing."""
+        slots = self.l2.alloc(pages, owner)
+        if slots is not None or pages > self.l2.pages:
+            return slots
+        self.evict_host(pages if whole else pages - self.l2.free)
+        return self.l2.alloc(pages, owner)
+
+    def evict_host(self, pages: int) -> int:
+        """Drop leaves that are on the host only until `pages` slots are freed, or none is left; the pages freed."""
+        freed = 0
+        if self.rules.reclaim_duplicates and self.write.copies_on_eviction:
+            freed = self._reclaim_duplicates(pages)
+        pop = self.host_leaves.pop
+        while freed < pages:
+            node = pop()
+            if node is None:
+                break
+            freed += node.pages
+            self._remove_from_host(node, Drop.L2_EVICTED)
+            self.counters.evicted_l2 += node.pages
+            parent = node.parent
+            assert parent is not None
+            if parent.is_host_leaf():
+                self.host_leaves.offer(parent)
+        return freed
+
+    def _remove_from_host(self, node: Node, reason: Drop) -> None:
+        assert node.host is not None
+        self.l2.give_back(node.host, Owner.TREE)
+        node.host = None
+        self._note(reason, node)
+        self._remove(node)
+
+    def _reclaim_duplicates(self, pages: int) -> int:
+        """Free host copies of nodes that are on the device too: first of those that will not be evicted soon, then of
+        those that would, for whom the copy would have made eviction free."""
+        freed = 0
+        swept: list[int] = []
+        for spare_leaves in (True, False):
+            for node_id, node in self._duplicates.items():
+                if freed >= pages:
+                    break
+                if node.device is None or node.host is None:
+                    swept.append(node_id)
+                elif not (node.host_locks or node.write or node.load or (spare_leaves and node.is_device_leaf())):
+                    freed += node.pages
+                    self.l2.give_back(node.host, Owner.TREE)
+                    node.host = None
+                    swept.append(node_id)
+        for node_id in swept:
+            self._duplicates.pop(node_id, None)
+        self.counters.reclaimed_duplicates += freed
+        return freed
+
+    # Writing to L2
+
+    def _count_hit(self, node: Node) -> None:
+        """An insert ran over `node`, or made it."""
+        node.hits += 1
+        if node.host is None and self.write.wants_backup(node):
+            self._write_through(node)
+
+    def _write_through(self, node: Node) -> None:
+        """Back up `node`; where the rules say so, first what is above it, root side first, as far as L2 goes."""
+        chain = [node]
+        if self.rules.backup_ancestors:
+            while (above := chain[-1].parent) is not None and above.host is None:
+                chain.append(above)
+        for target in reversed(chain):
+            if self._back_up(target, locked=True) is None:
+                break
+
+    def _back_up(self, node: Node, locked: bool) -> Write | None:
+        """Copy a node to L2; None if L2 has no room for it."""
+        whole = not self.rules.evict_shortfall_only
+        slots = self.host_slots(node.pages, Owner.TREE, whole)
+        if slots is None:
+            self.counters.backups_refused += 1
+            return None
+        write = Write(self.ledger.new_op(), node, slots, locked)
+        self.ledger.writing[write.op_id] = write
+        self.ledger.open[write.op_id] = self._written
+        node.host, node.write = slots, write
+        if locked:
+            self.tree.lock(node)
+        self.counters.backups += 1
+        self.counters.backed_up += node.pages
+        self._outbox.append(Op(write.op_id, OpKind.BACKUP, node.pages, node.device, slots))
+        return write
+
+    def _written(self, event: Completion | Progress) -> None:
+        del self.ledger.open[event.op_id]
+        self.ledger.writing[event.op_id].done_pages = event.pages_ok
+
+    def _reap_writes(self) -> None:
+        """Acknowledge finished writes in order, up to the first unfinished one."""
+        writing = self.ledger.writing
+        while writing:
+            write = next(iter(writing.values()))
+            if write.done_pages is None or write.leaving is not None:
+                break
+            del writing[write.op_id]
+            if write.good:
+                for node in write.fragments:
+                    node.write = None
+                    self._enlist_duplicate(node)
+            else:
+                self._write_failed(write)
+            if write.locked:
+                self.unlock(write.node)
+            if write.good:
+                self._hand_on(write)
+
+    def _write_failed(self, write: Write) -> None:
+        """The host copy is worth nothing: give it back. The node stays where it is on the device."""
+        for node in write.fragments:
+            node.write = None
+            assert node.host is not None
+            self.l2.give_back(node.host, Owner.TREE)
+            node.host = None
+
+    def _hand_on(self, write: Write) -> None:
+        if self.storage is not None:
+            self.storage.store_written(write)
+
+    # Loading from L2
+
+    def load_back(self, match: Match) -> Waits:
+        """Bring the host part of a match back to L1: all of it or nothing. The pages loaded, 0 if refused.
+
+        The nodes count as on the device from now on; `start_loading` sends the copies on their way, and the nodes
+        stay locked until these are acknowledged.
+        """
+        pages = match.host_pages
+        if not pages:
+            return 0
+        if pages * self.shape.page_tokens < self.shape.load_back_threshold_tokens:
+            self.counters.loads_refused_small += 1
+            return 0
+        above = match.node if self.rules.load_locks_host else match.device_node
+        self.tree.lock(above)
+        # 0.5.7 protects only the device part, and its own eviction may throw out what it is about to load.
+        hold = HostLock(match.node)
+        slots = self.l1.alloc(pages, Owner.TREE)
+        if slots is None:
+            yield from self.make_room(pages - self.l1.free if self.rules.evict_shortfall_only else pages)
+            slots = self.l1.alloc(pages, Owner.TREE)
+        self.unlock(above)
+        if slots is None:
+            self.release_hold(hold)
+            self.counters.loads_refused_room += 1
+            return 0
+        self._queue_load(match.node, slots, hold)
+        self.counters.loaded += pages
+        return pages
+
+    def _queue_load(self, last: Node, slots: Slots, hold: HostLock) -> None:
+        if self._queued_load is None:
+            self._queued_load = Load(self.ledger.new_op())
+        load = self._queued_load
+        nodes = []
+        node = last
+        while node.device is None:
+            nodes.append(node)
+            node = node.parent  # type: ignore[assignment]
+        sources, at = [], 0
+        for node in reversed(nodes):
+            assert node.host is not None
+            sources.append(node.host)
+            self.tree.put_on_device(node, slots[at : at + node.pages])
+            node.load = load
+            at += node.pages
+        self.tree.lock(last)
+        if not self.rules.load_locks_host:
+            self.release_hold(hold)
+        load.chains.append(Chain(last, sources, slots, hold if self.rules.load_locks_host else None))
+        load.pages += at
+
+    def start_loading(self) -> int | None:
+        """Merge what is queued into one LOAD; its operation id, None if there is nothing to load."""
+        load, self._queued_load = self._queued_load, None
+        if load is None:
+            return None
+        self.ledger.loading[load.op_id] = load
+        self.ledger.open[load.op_id] = self._loaded
+        src = np.concatenate([source for chain in load.chains for source in chain.sources])
+        dst = np.concatenate([chain.slots for chain in load.chains])
+        self._outbox.append(Op(load.op_id, OpKind.LOAD, load.pages, src, dst))
+        return load.op_id
+
+    @property
+    def queued_load(self) -> Load | None:
+        """Chains decided and not yet started."""
+        return self._queued_load
+
+    def _loaded(self, event: Completion | Progress) -> None:
+        del self.ledger.open[event.op_id]
+        self.ledger.loading[event.op_id].done_pages = event.pages_ok
+
+    def _reap_loads(self) -> None:
+        loading = self.ledger.loading
+        while loading:
+            load = next(iter(loading.values()))
+            if load.done_pages is None:
+                break
+            del loading[load.op_id]
+            for chain in load.chains:
+                self._end_chain(chain, load)
+
+    def _end_chain(self, chain: Chain, load: Load) -> None:
+        node = chain.node
+        while node.load is load:
+            node.load = None
+            self._enlist_duplicate(node)
+            node = node.parent  # type: ignore[assignment]
+        if chain.host_lock is not None:
+            self.release_hold(chain.host_lock)
+        self.unlock(chain.node)
+
+    # Inserting
+
+    def insert(
+        self,
+        namespace: str | None,
+        key: bytes,
+        start: int,
+        slots: Slots,
+        priority: int = 0,
+        chunked: bool = False,
+        counted: int = 0,
+    ) -> int:
+        """Give the pages `start` … of `key`, computed by a request into `slots`, to the tree.
+
+        Pages before `start` are on the device already, held by the request. Pages the tree has meanwhile got on the
+        device from somebody else are duplicates: their slots are freed. `counted`: pages whose hits this request has
+        counted before (0.5.23). Returns the pages that were on the device before the call.
+        """
+        tree, l1 = self.tree, self.l1
+        counts = self.write.counts_hits and (self.rules.count_chunked_hits or not chunked)
+        if not self.rules.count_chunked_hits:
+            counted = 0
+        at = prefix = 0
+        node = tree.root
+        child = node.children.get((namespace, key[:ATOM_BYTES]))
+        while child is not None:
+            tree.touch(child)
+            if not key.startswith(child.key, at * ATOM_BYTES):
+                if self.rules.split_raises_lower and child.priority < priority:
+                    child.priority = priority
+                child = tree.split(child, common_pages(child.key, 0, key, at * ATOM_BYTES))
+                self._enlist_duplicate(child)
+            if child.priority < priority:
+                child.priority = priority
+            end = at + child.pages
+            if child.device is None:
+                own = slots[at - start : end - start]
+                l1.hand_over(own, Owner.REQUEST, Owner.TREE)
+                tree.put_on_device(child, own)
+                self._enlist_duplicate(child)
+                hit = self.rules.refill_counts_hit
+            else:
+                if end > start:
+                    l1.give_back(slots[max(at - start, 0) : end - start], Owner.REQUEST)
+                prefix = end
+                hit = True
+            if hit and counts and end > counted:
+                self._count_hit(child)
+            node, at = child, end
+            child = node.children.get(key[at * ATOM_BYTES : (at + 1) * ATOM_BYTES])
+        if at * ATOM_BYTES < len(key):
+            node = self._add_leaf(node, namespace, key[at * ATOM_BYTES :], slots[at - start :], priority)
+            if counts:
+                self._count_hit(node)
+        if not node.lock and node.parent is not None:
+            self._offer_lowest(node)
+        if not self.eviction.rises_only:
+            self._reoffer(node)
+        return prefix
+
+    def _add_leaf(self, parent: Node, namespace: str | None, key: bytes, slots: Slots, priority: int) -> Node:
+        node = self.tree.add(parent, namespace, key, priority)
+        self.l1.hand_over(slots, Owner.REQUEST, Owner.TREE)
+        self.tree.put_on_device(node, slots)
+        if self.storage is not None:
+            node.names = self.keys.chain(key, parent.names[-1] if parent.names else None)
+        return node
+
+    def free_request_slots(self, slots: Slots) -> None:
+        """Give back device slots of a request that never reached the tree."""
+        if len(slots):
+            self.l1.give_back(slots, Owner.REQUEST)
+
+    # Housekeeping
+
+    def _remove(self, node: Node) -> None:
+        self._duplicates.pop(node.id, None)
+        self.tree.remove(node)
+
+    def _note(self, reason: Drop, node: Node) -> None:
+        self.counters.dropped[reason] += node.pages
+        if self.facts is not None:
+            self.facts.append((reason, node.key))
+
+    def _enlist_duplicate(self, node: Node) -> None:
+        if self.rules.reclaim_duplicates:
+            if node.device is not None and node.host is not None and node.write is None and node.load is None:
+                self._duplicates.setdefault(node.id, node)
+            else:
+                self._duplicates.pop(node.id, None)
+
+    def _offer_parent(self, node: Node) -> None:
+        parent = node.parent
+        assert parent is not None
+        if parent.is_device_leaf():
+            self.device_leaves.offer(parent)
+
+    def _offer_lowest(self, node: Node) -> None:
+        """Offer `node` if it is a leaf of a level, and the lowest node above it that is on the device."""
+        while node.device is None:
+            if node.is_host_leaf():
+                self.host_leaves.offer(node)
+            node = node.parent  # type: ignore[assignment]
+        if node.is_device_leaf():
+            self.device_leaves.offer(node)
+
+    def _reoffer(self, node: Node) -> None:
+        """The ranks on a path have changed and might have fallen."""
+        while node.parent is not None:
+            if node.is_device_leaf():
+                self.device_leaves.offer(node)
+            elif node.is_host_leaf():
+                self.host_leaves.offer(node)
+            node = node.parent

@@ -1,0 +1,307 @@
+"""HiCache's decisions on L3: when to probe, fetch and store, and when a request stops waiting.
+
+Rules of this file
+- L3 is asked, never remembered: no node knows whether the store still has its pages (article 3.3).
+- A prefetch ends for its request when that goes on, with what has arrived by then; for L2 when the last operation
+  on its slots has completed. In between its slots belong to nobody else.
+- Host slots that workers give back return to the pool at the next `tick`, as upstream's queues make them.
+- Source: `hiradix_cache.py` and `cache_controller.py` of 0.5.7 (`prefetch_from_storage` to
+  `drain_storage_control_queues`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from .cache import HiCache
+from .counters import Refusal
+from .keys import ATOM_BYTES, common_pages
+from .ledger import Prefetch, Store, Write
+from .policies import PrefetchPolicy
+from .slots import Owner
+from .tree import Match, Node
+from .types import Completion, OpKind, Progress, Slots
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class PrefetchLimits:
+    """Admission of prefetches (article 3.6).
+
+    threshold_tokens: shorter spans and smaller hits are not fetched; at least a page. capacity_tokens: no new prefetch
+    while this many tokens are in flight.
+    """
+
+    threshold_tokens: int
+    capacity_tokens: int
+
+
+class StorageSide:
+    """L3 as seen by the control plane. Attaches itself to a cache."""
+
+    def __init__(self, cache: HiCache, policy: PrefetchPolicy, limits: PrefetchLimits) -> None:
+        self.cache = cache
+        self.policy = policy
+        self.limits = limits
+        self.ledger = cache.ledger
+        self.page_tokens = cache.shape.page_tokens
+        cache.storage = self
+
+    # Writing to L3
+
+    def store_written(self, write: Write) -> None:
+        """A write to L2 is acknowledged: what it covers goes on to L3, whatever its hits (article 3.5)."""
+        fragments = write.fragments if self.cache.rules.split_publishes_upper else write.fragments[-1:]
+        for node in fragments:
+            self._store(node)
+
+    def _store(self, node: Node) -> None:
+        store = Store(self.ledger.new_op(), node, node.pages)
+        self.ledger.storing[store.op_id] = store
+        self.ledger.open[store.op_id] = self._stored
+        self.cache.counters.stores += 1
+        self.cache.submit(OpKind.STORE, store.op_id, node.pages, src=node.host, keys=node.names)
+
+    def _stored(self, event: Completion | Progress) -> None:
+        del self.ledger.open[event.op_id]
+        store = self.ledger.storing[event.op_id]
+        self.cache.counters.stored += event.pages_ok
+        self.cache.counters.store_failed += store.pages - event.pages_ok
+        self.ledger.stored.append(store)
+
+    # Prefetch: issue
+
+    def prefetch(
+        self, request: Any, match: Match, namespace: str | None, atoms: bytes, now_s: float
+    ) -> Refusal | Prefetch:
+        """Ask L3 for `atoms`, the pages of a waiting request behind its match. The prefetch, or why there is none."""
+        cache, rules = self.cache, self.cache.rules
+        pages = len(atoms) // ATOM_BYTES
+        if match.device_node.host is None and not rules.prefetch_query_first:
+            return self._refuse(Refusal.ANCHOR)
+        if pages * self.page_tokens < self.limits.threshold_tokens:
+            return self._refuse(Refusal.SHORT)
+        if self.ledger.prefetch_pages() * self.page_tokens >= self.limits.capacity_tokens:
+            return self._refuse(Refusal.RATE)
+        anchor = match.host_node
+        started_s = None if rules.prefetch_clock_from_poll else now_s
+        prefetch = Prefetch(request, anchor, namespace, atoms, pages, started_s)
+        if not rules.prefetch_query_first:
+            prefetch.slots = cache.host_slots(pages, Owner.TRANSIT, whole=True)
+            if prefetch.slots is None:
+                self._let_anchor_go(prefetch)
+                return self._refuse(Refusal.HOST_SPACE)
+        self.ledger.prefetching[request] = prefetch
+        prefetch.names = cache.keys.chain(atoms, anchor.names[-1] if anchor.names else None)
+        prefetch.probe_op = self.ledger.new_op()
+        self._track(prefetch, prefetch.probe_op)
+        cache.submit(OpKind.PROBE, prefetch.probe_op, pages, keys=prefetch.names)
+        cache.counters.prefetches_issued += 1
+        return prefetch
+
+    def _refuse(self, why: Refusal) -> Refusal:
+        self.cache.counters.prefetch_refusals[why] += 1
+        return why
+
+    def _track(self, prefetch: Prefetch, op_id: int) -> None:
+        self.ledger.fetching[op_id] = prefetch
+        self.ledger.open[op_id] = self._probed if op_id == prefetch.probe_op else self._fetched
+
+    # Prefetch: what comes back
+
+    def _probed(self, event: Completion | Progress) -> None:
+        """The store has answered: revoke what is not worth it, or fetch what is there.
+
+        A prefetch given up meanwhile is fetched all the same, as upstream's thread does; it is told to stop at once.
+        """
+        del self.ledger.open[event.op_id]
+        prefetch = self.ledger.fetching.pop(event.op_id)
+        hits = event.pages_ok
+        if hits * self.page_tokens < self.limits.threshold_tokens:
+            prefetch.hit_pages = 0
+            self._release(prefetch.slots)
+            prefetch.slots = None
+            self._refuse(Refusal.FEW_HITS)
+            self.ledger.revoked.append(prefetch)
+        elif prefetch.slots is None:
+            prefetch.promised_pages = hits
+            self.ledger.answered.append(prefetch)
+        else:
+            self._release(prefetch.slots[hits:])
+            self._fetch(prefetch, prefetch.slots[:hits])
+
+    def _fetch(self, prefetch: Prefetch, slots: Slots) -> None:
+        pages = len(slots)
+        prefetch.slots, prefetch.names, prefetch.hit_pages = slots, prefetch.names[:pages], pages
+        prefetch.fetch_op = self.ledger.new_op()
+        self._track(prefetch, prefetch.fetch_op)
+        self.cache.submit(OpKind.FETCH, prefetch.fetch_op, pages, dst=slots, keys=prefetch.names)
+        if prefetch.cancelled:
+            self.cache.cancel(prefetch.fetch_op)
+
+    def _fetched(self, event: Completion | Progress) -> None:
+        prefetch = self.ledger.fetching[event.op_id]
+        if not prefetch.cancelled:
+            prefetch.good_pages = event.pages_ok
+        if event.ends:
+            self._end_fetch(prefetch, event)
+
+    def _end_fetch(self, prefetch: Prefetch, event: Completion | Progress) -> None:
+        del self.ledger.open[event.op_id]
+        del self.ledger.fetching[event.op_id]
+        assert prefetch.slots is not None and prefetch.hit_pages is not None
+        counters = self.cache.counters
+        if prefetch.cancelled:
+            counters.prefetch_wasted += event.pages_ok - prefetch.good_pages
+        elif event.pages_ok < prefetch.hit_pages:
+            prefetch.over = True
+            counters.prefetch_failed += prefetch.hit_pages - event.pages_ok
+        self._release(prefetch.slots[prefetch.good_pages :])
+        prefetch.slots = prefetch.slots[: prefetch.good_pages]
+
+    # Prefetch: the waiting request
+
+    def poll(self, request: Any, now_s: float) -> bool:
+        """May `request` go on? If so its prefetch ends here, with what has arrived (article 2.2)."""
+        prefetch = self.ledger.prefetching.get(request)
+        if prefetch is None:
+            return True
+        if not (prefetch.over or self.policy.may_stop(prefetch, now_s)):
+            if prefetch.started_s is None:
+                prefetch.started_s = now_s
+            return False
+        self._land(prefetch)
+        return True
+
+    def _land(self, prefetch: Prefetch) -> None:
+        """Hang what has arrived below the anchor, as nodes that are on the host only."""
+        counters = self.cache.counters
+        good = prefetch.good_pages
+        if prefetch.hit_pages is not None and not prefetch.over:
+            counters.prefetched_late += prefetch.hit_pages - good
+        # Upstream's clock: the anchor counts as used even where nothing has arrived.
+        self.cache.tree.touch(prefetch.anchor)
+        if good:
+            assert prefetch.slots is not None
+            known = self._insert(prefetch, prefetch.atoms[: good * ATOM_BYTES], prefetch.slots[:good])
+            counters.prefetched_duplicate += known
+            counters.prefetched += good - known
+            prefetch.inserted_pages = good - known
+        self._end(prefetch)
+
+    def abort(self, request: Any) -> None:
+        """The request is gone: what has arrived is given back (upstream's `release_aborted_request`)."""
+        prefetch = self.ledger.prefetching.get(request)
+        if prefetch is None:
+            return
+        if prefetch.good_pages:
+            assert prefetch.slots is not None
+            self.cache.counters.prefetch_wasted += prefetch.good_pages
+            self._release(prefetch.slots[: prefetch.good_pages])
+        self._end(prefetch)
+
+    def _end(self, prefetch: Prefetch) -> None:
+        """The request no longer waits. Pages still under way come back when their operation completes."""
+        if prefetch.fetch_op in self.ledger.fetching:
+            self.cache.cancel(prefetch.fetch_op)
+        else:
+            prefetch.slots = prefetch.slots if prefetch.probe_op in self.ledger.fetching else None
+        prefetch.cancelled = True
+        del self.ledger.prefetching[prefetch.request]
+        self._let_anchor_go(prefetch)
+
+    def _let_anchor_go(self, prefetch: Prefetch) -> None:
+        if prefetch.hold is not None:
+            hold, prefetch.hold = prefetch.hold, None
+            self.cache.release_hold(hold)
+
+    # Prefetch: into the tree
+
+    def _insert(self, prefetch: Prefetch, atoms: bytes, slots: Slots) -> int:
+        """Insert arrived pages; the pages the tree had already, whose slots are freed."""
+        cache, tree, rules = self.cache, self.cache.tree, self.cache.rules
+        refills = rules.prefetch_refills_device_only and not cache.write.copies_on_eviction
+        node = prefetch.anchor
+        namespace = node.namespace if rules.prefetch_root_drops_extra_key else prefetch.namespace
+        at = known = 0
+        while at * ATOM_BYTES < len(atoms):
+            first = atoms[at * ATOM_BYTES : (at + 1) * ATOM_BYTES]
+            child = node.children.get((namespace, first) if node.parent is None else first)
+            if child is None:
+                break
+            tree.touch(child)
+            pages = common_pages(child.key, 0, atoms, at * ATOM_BYTES)
+            if pages < child.pages:
+                child = tree.split(child, pages)
+                cache._enlist_duplicate(child)
+            own = slots[at : at + pages]
+            if refills and child.host is None and child.write is None:
+                self._adopt(child, own, prefetch.names[at : at + pages])
+            else:
+                cache.l2.give_back(own, Owner.TRANSIT)
+                known += pages
+            node, at = child, at + pages
+        rest = slots[at:]
+        if not len(rest):
+            return known
+        if refills and node.host is None:
+            cache.l2.give_back(rest, Owner.TRANSIT)
+            return known + len(rest)
+        child = tree.add(node, namespace, atoms[at * ATOM_BYTES :], node.priority)
+        self._adopt(child, rest, prefetch.names[at:])
+        return known
+
+    def _adopt(self, node: Node, slots: Slots, names: Any) -> None:
+        """Fetched pages become the host copy of `node`."""
+        cache = self.cache
+        cache.l2.hand_over(slots, Owner.TRANSIT, Owner.TREE)
+        node.host = slots
+        if node.names is None:
+            node.names = names
+        cache._enlist_duplicate(node)
+        if node.is_host_leaf():
+            cache.host_leaves.offer(node)
+
+    # Once a step
+
+    def tick(self) -> None:
+        """Drain what workers have queued: revoked prefetches, finished stores, answers to allocate for, freed slots."""
+        ledger = self.ledger
+        for prefetch in _drained(ledger.revoked):
+            if ledger.prefetching.get(prefetch.request) is prefetch:
+                self._end(prefetch)
+        for store in _drained(ledger.stored):
+            del ledger.storing[store.op_id]
+            self.cache.release_hold(store.hold)
+        for prefetch in _drained(ledger.answered):
+            self._allocate_hit(prefetch)
+        for slots in _drained(ledger.released):
+            self.cache.l2.give_back(slots, Owner.TRANSIT)
+
+    def _allocate_hit(self, prefetch: Prefetch) -> None:
+        """0.5.23: L2 pages for what the store has, or for as much of it as fits, if that is worth it."""
+        if prefetch.cancelled:
+            return
+        cache = self.cache
+        hits = prefetch.promised_pages
+        slots = cache.host_slots(hits, Owner.TRANSIT, whole=True)
+        if slots is None and cache.l2.free * self.page_tokens >= self.limits.threshold_tokens:
+            slots = cache.l2.alloc(min(hits, cache.l2.free), Owner.TRANSIT)
+        if slots is None:
+            self._refuse(Refusal.HOST_SPACE)
+            prefetch.hit_pages = 0
+            self._end(prefetch)
+        else:
+            self._fetch(prefetch, slots)
+
+    def _release(self, slots: Slots | None) -> None:
+        if slots is not None and len(slots):
+            self.ledger.released.append(slots)
+
+
+def _drained(queue: list[T]) -> list[T]:
+    items = list(queue)
+    queue.clear()
+    return items

@@ -1,0 +1,57 @@
+"""Prefetch policies: how long a request waits for pages from L3.
+
+Source: article 3.6; `hiradix_cache.py` of 0.5.7, `can_terminate_prefetch`.
+"""
+
+from __future__ import annotations
+
+from ..control.policies import FetchState, PrefetchPolicy
+from .registry import Registry
+
+PREFETCH: Registry[PrefetchPolicy] = Registry("prefetch policy")
+
+
+def complete(fetch: FetchState) -> bool:
+    """Everything the store has is here. While it has not answered, nothing is complete, not even nothing of nothing."""
+    return bool(fetch.hit_pages) and fetch.good_pages == fetch.hit_pages
+
+
+@PREFETCH.register("best_effort")
+class BestEffort:
+    """Go on at the first chance with what has arrived."""
+
+    name = "best_effort"
+
+    def may_stop(self, fetch: FetchState, now_s: float) -> bool:
+        return True
+
+
+@PREFETCH.register("wait_complete")
+class WaitComplete:
+    """Wait until everything the store has is here."""
+
+    name = "wait_complete"
+
+    def may_stop(self, fetch: FetchState, now_s: float) -> bool:
+        return complete(fetch)
+
+
+@PREFETCH.register("timeout")
+class Timeout:
+    """Wait, but no longer than `base_s` and `per_page_s` for each page: of the hit once it is known (0.5.7), or of the
+    span asked for (0.5.23, `of_request`)."""
+
+    name = "timeout"
+
+    def __init__(self, base_s: float = 1.0, per_page_s: float = 0.25 / 1024, of_request: bool = False) -> None:
+        self.base_s = base_s
+        self.per_page_s = per_page_s
+        self.of_request = of_request
+
+    def may_stop(self, fetch: FetchState, now_s: float) -> bool:
+        if complete(fetch):
+            return True
+        if fetch.started_s is None:
+            return False
+        pages = fetch.pages if self.of_request else fetch.hit_pages or 0
+        return now_s - fetch.started_s > self.base_s + pages * self.per_page_s
