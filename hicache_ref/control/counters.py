@@ -28,6 +28,11 @@ class Refusal(Enum):
     ANCHOR = "last device node has no host copy"
     FEW_HITS = "store has less than the threshold"
 
+    @property
+    def worth_a_retry(self) -> bool:
+        """Whether the same question may be answered otherwise a little later."""
+        return self in (Refusal.RATE, Refusal.HOST_SPACE, Refusal.FEW_HITS)
+
 
 @dataclass(slots=True)
 class Counters:

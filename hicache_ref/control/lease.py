@@ -3,7 +3,7 @@
 Rules of this file
 - A lease is taken whole or not at all, and ends in `release` or `discard`, which leave nothing behind.
 - The request's slots become the tree's by `commit`, when they have been computed (upstream's `cache_unfinished_req`),
-  and by `release`, when the request has ended (`cache_finished_req`).
+  and by `release`, when the request has ended (`cache_finished_req`). Slots behind the last whole page stay its own.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ class Lease:
         self.slots = slots
         self.counted = 0
         """Pages of which this request has counted the hits (0.5.23)."""
+
+    def grow(self, slots: Slots) -> None:
+        """More slots behind those it has."""
+        self.slots = np.concatenate([self.slots, slots])
 
 
 class Admission:
@@ -64,24 +68,24 @@ def extend(cache: HiCache, lease: Lease, key: bytes) -> Generator[Wait, None, bo
     if slots is None:
         return False
     lease.key = key
-    lease.slots = np.concatenate([lease.slots, slots])
+    lease.grow(slots)
     return True
 
 
 def commit(cache: HiCache, lease: Lease, priority: int = 0, chunked: bool = False) -> int:
-    """Give what has been computed to the tree and hold it there; the pages that were on the device before."""
+    """Give the pages of the key to the tree and hold them there; the pages that were on the device before."""
     prefix = _insert(cache, lease, priority, chunked)
     match = cache.match(lease.namespace, lease.key)
     cache.unlock(lease.node)
     cache.lock(match.device_node)
-    lease.node, lease.held, lease.slots = match.device_node, match.device_pages, lease.slots[:0]
+    lease.node = match.device_node
     return prefix
 
 
 def release(cache: HiCache, lease: Lease, priority: int = 0) -> int:
-    """Give everything to the tree and let go; the pages that were on the device before."""
+    """Give the pages of the key to the tree and let go; the pages that were on the device before."""
     prefix = _insert(cache, lease, priority, chunked=False)
-    cache.unlock(lease.node)
+    discard(cache, lease)
     return prefix
 
 
@@ -93,8 +97,10 @@ def discard(cache: HiCache, lease: Lease) -> None:
 
 def _insert(cache: HiCache, lease: Lease, priority: int, chunked: bool) -> int:
     pages = len(lease.key) // ATOM_BYTES
+    own = pages - lease.held
     if not pages:
         return 0
-    prefix = cache.insert(lease.namespace, lease.key, lease.held, lease.slots, priority, chunked, lease.counted)
-    lease.counted = pages
+    counted = lease.counted
+    prefix = cache.insert(lease.namespace, lease.key, lease.held, lease.slots[:own], priority, chunked, counted)
+    lease.held, lease.slots, lease.counted = pages, lease.slots[own:], pages
     return prefix

@@ -98,6 +98,7 @@ class Prefetch:
         "pages",
         "probe_op",
         "promised_pages",
+        "refused",
         "request",
         "slots",
         "started_s",
@@ -108,7 +109,10 @@ class Prefetch:
     ) -> None:
         self.request = request
         self.anchor = anchor
-        self.hold: HostLock | None = HostLock(anchor)
+        self.hold: HostLock | None = None
+        """Keeps the anchor on the host while the request waits."""
+        self.refused: Any = None
+        """A `counters.Refusal`, if L3 was not asked or its answer not worth a fetch."""
         self.namespace = namespace
         self.atoms = atoms
         self.pages = pages

@@ -60,3 +60,7 @@ class PrefetchPolicy(Protocol):
     def may_stop(self, fetch: FetchState, now_s: float) -> bool:
         """May the request go on with what has arrived?"""
         ...
+
+    def deadline_s(self, fetch: FetchState) -> float | None:
+        """When time alone will let the request go on; None if it will not."""
+        ...

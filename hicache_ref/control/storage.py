@@ -20,7 +20,7 @@ from .keys import ATOM_BYTES, common_pages
 from .ledger import Prefetch, Store, Write
 from .policies import PrefetchPolicy
 from .slots import Owner
-from .tree import Match, Node
+from .tree import HostLock, Match, Node
 from .types import Completion, OpKind, Progress, Slots
 
 T = TypeVar("T")
@@ -73,37 +73,45 @@ class StorageSide:
 
     # Prefetch: issue
 
-    def prefetch(
-        self, request: Any, match: Match, namespace: str | None, atoms: bytes, now_s: float
-    ) -> Refusal | Prefetch:
-        """Ask L3 for `atoms`, the pages of a waiting request behind its match. The prefetch, or why there is none."""
+    def prefetch(self, request: Any, match: Match, namespace: str | None, atoms: bytes, now_s: float) -> Prefetch:
+        """Ask L3 for `atoms`, the pages of a waiting request behind its match; `refused` says why it was not asked."""
         cache, rules = self.cache, self.cache.rules
-        pages = len(atoms) // ATOM_BYTES
-        if match.device_node.host is None and not rules.prefetch_query_first:
-            return self._refuse(Refusal.ANCHOR)
-        if pages * self.page_tokens < self.limits.threshold_tokens:
-            return self._refuse(Refusal.SHORT)
-        if self.ledger.prefetch_pages() * self.page_tokens >= self.limits.capacity_tokens:
-            return self._refuse(Refusal.RATE)
-        anchor = match.host_node
         started_s = None if rules.prefetch_clock_from_poll else now_s
-        prefetch = Prefetch(request, anchor, namespace, atoms, pages, started_s)
-        if not rules.prefetch_query_first:
-            prefetch.slots = cache.host_slots(pages, Owner.TRANSIT, whole=True)
-            if prefetch.slots is None:
-                self._let_anchor_go(prefetch)
-                return self._refuse(Refusal.HOST_SPACE)
+        prefetch = Prefetch(request, match.host_node, namespace, atoms, len(atoms) // ATOM_BYTES, started_s)
+        refusal = self._refusal(prefetch, match)
+        if refusal is not None:
+            self._refuse(prefetch, refusal)
+            return prefetch
+        anchor = prefetch.anchor
         self.ledger.prefetching[request] = prefetch
         prefetch.names = cache.keys.chain(atoms, anchor.names[-1] if anchor.names else None)
         prefetch.probe_op = self.ledger.new_op()
         self._track(prefetch, prefetch.probe_op)
-        cache.submit(OpKind.PROBE, prefetch.probe_op, pages, keys=prefetch.names)
+        cache.submit(OpKind.PROBE, prefetch.probe_op, prefetch.pages, keys=prefetch.names)
         cache.counters.prefetches_issued += 1
         return prefetch
 
-    def _refuse(self, why: Refusal) -> Refusal:
+    def _refusal(self, prefetch: Prefetch, match: Match) -> Refusal | None:
+        """The admissions of article 3.6, in order. A prefetch that passes holds its anchor, and its L2 pages where
+        these are allocated beforehand."""
+        query_first = self.cache.rules.prefetch_query_first
+        if match.device_node.host is None and not query_first:
+            return Refusal.ANCHOR
+        if prefetch.pages * self.page_tokens < self.limits.threshold_tokens:
+            return Refusal.SHORT
+        if self.ledger.prefetch_pages() * self.page_tokens >= self.limits.capacity_tokens:
+            return Refusal.RATE
+        prefetch.hold = HostLock(prefetch.anchor)
+        if not query_first:
+            prefetch.slots = self.cache.host_slots(prefetch.pages, Owner.TRANSIT, whole=True)
+            if prefetch.slots is None:
+                self._let_anchor_go(prefetch)
+                return Refusal.HOST_SPACE
+        return None
+
+    def _refuse(self, prefetch: Prefetch, why: Refusal) -> None:
+        prefetch.refused = why
         self.cache.counters.prefetch_refusals[why] += 1
-        return why
 
     def _track(self, prefetch: Prefetch, op_id: int) -> None:
         self.ledger.fetching[op_id] = prefetch
@@ -123,7 +131,7 @@ class StorageSide:
             prefetch.hit_pages = 0
             self._release(prefetch.slots)
             prefetch.slots = None
-            self._refuse(Refusal.FEW_HITS)
+            self._refuse(prefetch, Refusal.FEW_HITS)
             self.ledger.revoked.append(prefetch)
         elif prefetch.slots is None:
             prefetch.promised_pages = hits
@@ -174,6 +182,16 @@ class StorageSide:
             return False
         self._land(prefetch)
         return True
+
+    def ready(self, request: Any, now_s: float) -> bool:
+        """Would `poll` let the request go on, or start its clock? A look."""
+        prefetch = self.ledger.prefetching.get(request)
+        return prefetch is None or prefetch.over or prefetch.started_s is None or self.policy.may_stop(prefetch, now_s)
+
+    def next_deadline_s(self) -> float | None:
+        """When the first of the prefetches that are waited for times out; None if none does."""
+        deadlines = [self.policy.deadline_s(prefetch) for prefetch in self.ledger.prefetching.values()]
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def _land(self, prefetch: Prefetch) -> None:
         """Hang what has arrived below the anchor, as nodes that are on the host only."""
@@ -290,7 +308,7 @@ class StorageSide:
         if slots is None and cache.l2.free * self.page_tokens >= self.limits.threshold_tokens:
             slots = cache.l2.alloc(min(hits, cache.l2.free), Owner.TRANSIT)
         if slots is None:
-            self._refuse(Refusal.HOST_SPACE)
+            self._refuse(prefetch, Refusal.HOST_SPACE)
             prefetch.hit_pages = 0
             self._end(prefetch)
         else:

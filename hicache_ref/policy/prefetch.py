@@ -25,6 +25,9 @@ class BestEffort:
     def may_stop(self, fetch: FetchState, now_s: float) -> bool:
         return True
 
+    def deadline_s(self, fetch: FetchState) -> float | None:
+        return None
+
 
 @PREFETCH.register("wait_complete")
 class WaitComplete:
@@ -34,6 +37,9 @@ class WaitComplete:
 
     def may_stop(self, fetch: FetchState, now_s: float) -> bool:
         return complete(fetch)
+
+    def deadline_s(self, fetch: FetchState) -> float | None:
+        return None
 
 
 @PREFETCH.register("timeout")
@@ -49,9 +55,11 @@ class Timeout:
         self.of_request = of_request
 
     def may_stop(self, fetch: FetchState, now_s: float) -> bool:
-        if complete(fetch):
-            return True
+        deadline_s = self.deadline_s(fetch)
+        return complete(fetch) or (deadline_s is not None and now_s >= deadline_s)
+
+    def deadline_s(self, fetch: FetchState) -> float | None:
         if fetch.started_s is None:
-            return False
+            return None
         pages = fetch.pages if self.of_request else fetch.hit_pages or 0
-        return now_s - fetch.started_s > self.base_s + pages * self.per_page_s
+        return fetch.started_s + self.base_s + pages * self.per_page_s

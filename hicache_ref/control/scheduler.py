@@ -1,0 +1,686 @@
+"""The request scheduler: who waits, who is admitted, who decodes, who has to go back.
+
+Rules of this file
+- Budgets are in tokens and count what is free and what could be evicted, as upstream's do; slots are pages.
+- One batch at a time: a prefill batch if one can be formed, else a decode batch. A decode batch runs many steps in
+  one operation, as many as change nothing else: until a request ends or L1 runs short of upstream's reserve.
+- Source: `managers/schedule_policy.py` (`PrefillAdder`), `schedule_batch.py` (`retract_decode`, `check_decode_mem`),
+  `scheduler.py` (`get_next_batch_to_run`) and `mem_cache/common.py` of 0.5.7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar, Protocol
+
+from .cache import HiCache
+from .keys import ATOM_BYTES
+from .lease import Lease, commit, discard, release
+from .ledger import Prefetch
+from .slots import Owner
+from .storage import StorageSide
+from .tree import Match
+from .types import Wait
+
+CLIP_MAX_NEW_TOKENS = 4096
+"""Estimates of output lengths are clipped to this; the outputs are not (upstream's default)."""
+
+
+@dataclass(frozen=True)
+class SchedulerLimits:
+    """Upstream's flags of the same names, and the constants behind its estimate of outputs."""
+
+    max_running_requests: int = 2048
+    max_prefill_tokens: int = 16384
+    chunked_prefill_tokens: int | None = 8192
+    context_tokens: int | None = None
+    schedule_conservativeness: float = 1.0
+    init_new_token_ratio: float = 0.7
+    min_new_token_ratio_factor: float = 0.14
+    new_token_ratio_decay_steps: int = 600
+    retract_decode_steps: int = 20
+    key_lag_tokens: int = 0
+    """Tokens by which a key is shorter than its prompt: 1 in EAGLE mode, whose keys are pairs."""
+
+
+class Stage(Enum):
+    """Where a request is in its life."""
+
+    WAITING = "waiting"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    DONE = "done"
+    ABORTED = "aborted"
+    REJECTED = "rejected"
+
+
+class Active:
+    """A request in the engine. What it found is that of its first admission; times are the engine's `now_s`."""
+
+    __slots__ = (
+        "admitted_s",
+        "arrival_s",
+        "chunks",
+        "computed_tokens",
+        "device_hit_tokens",
+        "ended_s",
+        "first_token_s",
+        "host_hit_tokens",
+        "id",
+        "input_tokens",
+        "key",
+        "kv_tokens",
+        "lease",
+        "loaded_tokens",
+        "max_new_tokens",
+        "namespace",
+        "output_tokens",
+        "prefetch",
+        "prefetch_tries",
+        "priority",
+        "produced",
+        "retractions",
+        "stage",
+        "stopping",
+        "storage_hit_tokens",
+    )
+
+    def __init__(
+        self,
+        request_id: int,
+        key: bytes,
+        input_tokens: int,
+        output_tokens: int,
+        arrival_s: float,
+        namespace: str | None = None,
+        priority: int = 0,
+        max_new_tokens: int | None = None,
+    ) -> None:
+        self.id = request_id
+        self.key = key
+        """Atoms of the whole pages of prompt and output, as far as they will be computed."""
+        self.input_tokens = input_tokens
+        self.output_tokens = output_tokens
+        """Known to the simulation; the scheduler reads `max_new_tokens`."""
+        self.max_new_tokens = output_tokens if max_new_tokens is None else max_new_tokens
+        self.namespace = namespace
+        self.priority = priority
+        self.stage = Stage.WAITING
+        self.stopping = False
+        """Aborted while it runs: ends with the batch it is in."""
+        self.produced = 0
+        self.kv_tokens = 0
+        """Tokens whose KV is on the device, or will be when the batch in flight ends."""
+        self.lease: Lease | None = None
+        self.prefetch: Prefetch | None = None
+        """Its latest prefetch, refused ones too; None without L3."""
+        self.prefetch_tries = 0
+        self.arrival_s = arrival_s
+        self.admitted_s = self.first_token_s = self.ended_s = -1.0
+        self.device_hit_tokens = self.host_hit_tokens = self.loaded_tokens = self.storage_hit_tokens = 0
+        self.computed_tokens = 0
+        """Tokens prefilled for it, recomputation after retraction included."""
+        self.chunks = self.retractions = 0
+
+    @property
+    def fill_tokens(self) -> int:
+        """Tokens a prefill has to cover: the prompt, and after a retraction what had been decoded."""
+        return self.input_tokens + self.produced
+
+
+@dataclass(slots=True)
+class Prefill:
+    """Compute the KV of new tokens: request i has `spans[i]` = (tokens before, new tokens)."""
+
+    requests: list[Active]
+    spans: list[tuple[int, int]]
+    loads: tuple[int, ...]
+    """LOADs in flight: layer i of this batch computes when layer i of them has arrived."""
+    steps: ClassVar[int] = 1
+    may_stop: ClassVar[bool] = False
+
+    def finish(self, scheduler: Scheduler, steps: int, now_s: float) -> None:
+        scheduler.prefilled(self, now_s)
+
+
+@dataclass(slots=True)
+class Decode:
+    """Decode `steps` tokens for each request; `context_tokens` is the sum of their lengths before the first."""
+
+    requests: list[Active]
+    steps: int
+    context_tokens: int
+    loads: ClassVar[tuple[int, ...]] = ()
+    may_stop: ClassVar[bool] = True
+    """Between any two steps."""
+
+    def finish(self, scheduler: Scheduler, steps: int, now_s: float) -> None:
+        scheduler.decoded(self, steps, now_s)
+
+
+class SchedulePolicy(Protocol):
+    """In which order waiting requests are considered."""
+
+    name: str
+
+    def order(self, waiting: list[Active], cache: HiCache) -> None:
+        """Sort `waiting` in place. May match prompts, which counts as use of their prefixes, as upstream's does."""
+        ...
+
+
+class _Verdict(Enum):
+    GO_ON = "go on"
+    NO_TOKEN = "no token left"
+    STOP = "batch is large enough"
+
+
+class _Budget:
+    """What the batch being formed may still take (upstream's `PrefillAdder`), in tokens."""
+
+    def __init__(self, cache: HiCache, limits: SchedulerLimits, running: list[Active], ratio: float) -> None:
+        self._cache = cache
+        self._page = cache.shape.page_tokens
+        self.input_tokens = limits.max_prefill_tokens
+        self.chunk_tokens = limits.chunked_prefill_tokens
+        clip = CLIP_MAX_NEW_TOKENS
+        self.reserved = ratio * sum(min(r.max_new_tokens - r.produced, clip) for r in running)
+        self.taken = 0
+
+    @property
+    def available(self) -> int:
+        return (self._cache.l1.free + self._cache.tree.evictable) * self._page
+
+    @property
+    def total_tokens(self) -> float:
+        """Left if outputs come out as estimated."""
+        return self.available - self.reserved - self.taken
+
+    def whole_pages(self, tokens: int) -> int:
+        return -(-tokens // self._page) * self._page
+
+    def spend(self, extend_tokens: int, new_tokens: int) -> None:
+        extend_tokens = self.whole_pages(extend_tokens)
+        self.taken += extend_tokens
+        self.reserved += new_tokens
+        self.input_tokens -= extend_tokens
+        if self.chunk_tokens is not None:
+            self.chunk_tokens -= extend_tokens
+
+    def verdict(self) -> _Verdict:
+        if self.total_tokens <= 0 or self.available - self.taken <= 0:
+            return _Verdict.NO_TOKEN
+        if self.input_tokens <= 0 or (self.chunk_tokens is not None and self.chunk_tokens <= 0):
+            return _Verdict.STOP
+        return _Verdict.GO_ON
+
+
+class Scheduler:
+    """Queue and batches over one cache."""
+
+    def __init__(
+        self, cache: HiCache, storage: StorageSide | None, limits: SchedulerLimits, policy: SchedulePolicy
+    ) -> None:
+        self.cache = cache
+        self.storage = storage
+        self.limits = limits
+        self.policy = policy
+        self.waiting: list[Active] = []
+        self.prefilling: list[Active] = []
+        """The requests of the prefill batch in flight."""
+        self.running: list[Active] = []
+        self.chunked: Active | None = None
+        """The request whose prompt is only partly prefilled: at most one."""
+        self.full = False
+        """No request is admitted until one ends (upstream's `batch_is_full`)."""
+        self.ended: list[Active] = []
+        """Requests that have ended since they were last collected."""
+        self._passes = 0
+        self.retracted = 0
+        self.aborted_for_room = 0
+        self._page = cache.shape.page_tokens
+        self._init_ratio = min(limits.init_new_token_ratio * limits.schedule_conservativeness, 1.0)
+        self._min_ratio = min(self._init_ratio * limits.min_new_token_ratio_factor, 1.0)
+        self._decay = (self._init_ratio - self._min_ratio) / limits.new_token_ratio_decay_steps
+        self.new_token_ratio = self._init_ratio
+
+    # Arriving and leaving
+
+    def longest_prompt_tokens(self) -> int:
+        """Longer prompts are rejected (upstream's `max_req_input_len`)."""
+        return self._longest_request_tokens() - 5
+
+    def _longest_request_tokens(self) -> int:
+        pool = self.cache.l1.pages * self._page
+        context = self.limits.context_tokens
+        return (pool if context is None else min(pool, context)) - 1
+
+    def enqueue(self, request: Active, now_s: float) -> None:
+        """A request arrives: rejected, or queued, and its prefetch started."""
+        longest = self._longest_request_tokens()
+        if request.input_tokens > longest - 5:
+            self._end(request, Stage.REJECTED, now_s)
+            return
+        room = longest - request.input_tokens - 1
+        request.max_new_tokens = min(request.max_new_tokens, room)
+        request.output_tokens = max(1, min(request.output_tokens, request.max_new_tokens))
+        self._queue(request, now_s)
+
+    def _queue(self, request: Active, now_s: float) -> None:
+        request.stage = Stage.WAITING
+        self._prefetch(request, now_s)
+        self.waiting.append(request)
+
+    def _prefetch(self, request: Active, now_s: float) -> None:
+        if self.storage is None:
+            return
+        key = self._match_key(request)
+        match = self.cache.match(request.namespace, key)
+        missing = key[(match.device_pages + match.host_pages) * ATOM_BYTES :]
+        request.prefetch = self.storage.prefetch(request.id, match, request.namespace, missing, now_s)
+        request.prefetch_tries += 1
+
+    def _retry_prefetches(self, now_s: float) -> None:
+        """Ask L3 again for waiting requests that were refused for load or found too little (0.5.23)."""
+        rules = self.cache.rules
+        self._passes += 1
+        if not rules.prefetch_retry_attempts or self._passes % rules.prefetch_retry_passes:
+            return
+        for request in self.waiting[1:]:  # never the head of the queue: it would only be delayed
+            prefetch = request.prefetch
+            if prefetch is None or prefetch.refused is None or not prefetch.refused.worth_a_retry:
+                continue
+            if request.prefetch_tries <= rules.prefetch_retry_attempts:
+                self._prefetch(request, now_s)
+
+    def abort(self, request_id: int, now_s: float) -> None:
+        """Give up a request: at once if it waits, with its batch if it runs. Unknown ones have ended already."""
+        for request in self.waiting:
+            if request.id == request_id:
+                self.waiting.remove(request)
+                if self.storage is not None:
+                    self.storage.abort(request_id)
+                self._end(request, Stage.ABORTED, now_s)
+                return
+        for request in self.requests():
+            request.stopping = request.stopping or request.id == request_id
+
+    def _end(self, request: Active, stage: Stage, now_s: float) -> None:
+        request.stage = stage
+        request.ended_s = now_s
+        self.ended.append(request)
+
+    # Forming a prefill batch
+
+    def form_prefill(self, now_s: float) -> Generator[Wait, None, Prefill | None]:
+        """Admit what fits (upstream's `get_new_batch_prefill`); None if nothing does."""
+        if (self.full or not self.waiting) and self.chunked is None:
+            return None
+        if len(self.running) >= self.limits.max_running_requests and self.chunked is None:
+            self.full = True
+            return None
+        self._retry_prefetches(now_s)
+        self.policy.order(self.waiting, self.cache)
+        budget = _Budget(self.cache, self.limits, self.running, self.new_token_ratio)
+        admitted: list[tuple[Active, int]] = []
+        if self.chunked is not None:
+            admitted.append((self.chunked, self._next_chunk(self.chunked, budget)))
+        yield from self._admit_waiting(admitted, budget, now_s)
+        yield from self._allocate(admitted)
+        self.cache.start_loading()
+        if not admitted:
+            return None
+        self._leave_queue(admitted, now_s)
+        spans = []
+        for request, extend in admitted:
+            spans.append((request.kv_tokens, extend))
+            request.kv_tokens += extend
+            request.computed_tokens += extend
+            request.chunks += 1
+        self.prefilling = [request for request, _ in admitted]
+        # Every load in flight, not only this batch's: an earlier one may feed nodes that this batch has matched.
+        return Prefill(self.prefilling, spans, tuple(self.cache.ledger.loading))
+
+    def _next_chunk(self, request: Active, budget: _Budget) -> int:
+        assert budget.chunk_tokens is not None
+        left = request.fill_tokens - request.kv_tokens
+        room = min(budget.chunk_tokens, int(budget.total_tokens))
+        # It holds slots, so it must go on, however little room there is.
+        extend = min(left, room if room > 0 else budget.chunk_tokens)
+        done = extend == left
+        budget.spend(extend, min(request.max_new_tokens, CLIP_MAX_NEW_TOKENS) if done else 0)
+        if done:
+            self.chunked = None
+        return extend
+
+    def _admit_waiting(
+        self, admitted: list[tuple[Active, int]], budget: _Budget, now_s: float
+    ) -> Generator[Wait, None, None]:
+        allowed = self.limits.max_running_requests - len(self.running)
+        for request in self.waiting:
+            if len(admitted) >= allowed:
+                self.full = True
+            if self.full:
+                break
+            if self.storage is not None and not self.storage.poll(request.id, now_s):
+                continue
+            verdict = yield from self._add(request, admitted, budget)
+            if verdict is not _Verdict.GO_ON:
+                if verdict is _Verdict.NO_TOKEN:
+                    self.full = bool(admitted or self.running)
+                break
+
+    def _add(
+        self, request: Active, admitted: list[tuple[Active, int]], budget: _Budget
+    ) -> Generator[Wait, None, _Verdict]:
+        """Add one request to the batch if it fits (upstream's `add_one_req`)."""
+        cache, page = self.cache, self._page
+        match = cache.match(request.namespace, self._match_key(request))
+        prefix, host = match.device_pages * page, match.host_pages * page
+        new_tokens = min(max(request.max_new_tokens - request.produced, 0), CLIP_MAX_NEW_TOKENS)
+        total = request.fill_tokens - prefix + new_tokens
+        if total >= budget.total_tokens:
+            return _Verdict.NO_TOKEN
+        if admitted and budget.whole_pages(request.fill_tokens - prefix - host) >= budget.input_tokens:
+            return _Verdict.STOP
+        cache.lock(match.device_node)
+        try:
+            if total >= budget.total_tokens:
+                return _Verdict.NO_TOKEN
+            loaded = yield from cache.load_back(match)
+            held = match.device_pages + loaded
+            extend = request.fill_tokens - held * page
+            whole = budget.whole_pages(extend)
+            if admitted and whole >= budget.input_tokens:
+                return _Verdict.STOP
+            if budget.chunk_tokens is not None and whole > budget.chunk_tokens:
+                extend = budget.chunk_tokens // page * page
+                if extend <= 0:
+                    return _Verdict.STOP
+                self.chunked = request
+                new_tokens = 0
+            else:
+                new_tokens = min(request.max_new_tokens, CLIP_MAX_NEW_TOKENS)
+            node = match.node if loaded else match.device_node
+            cache.lock(node)
+            budget.spend(extend, new_tokens)
+        finally:
+            cache.unlock(match.device_node)
+        request.lease = Lease(request.namespace, b"", held, node, cache.tree.root.device[:0])  # type: ignore[index]
+        request.kv_tokens = held * page
+        if request.admitted_s < 0:
+            self._note_hits(request, match, loaded)
+        admitted.append((request, extend))
+        return budget.verdict()
+
+    def _note_hits(self, request: Active, match: Match, loaded: int) -> None:
+        page = self._page
+        request.device_hit_tokens = match.device_pages * page
+        request.host_hit_tokens = match.host_pages * page
+        request.loaded_tokens = loaded * page
+        if request.prefetch is not None:
+            request.storage_hit_tokens = min(request.prefetch.inserted_pages, loaded) * page
+
+    def _allocate(self, admitted: list[tuple[Active, int]]) -> Generator[Wait, None, None]:
+        """Slots for the batch; requests for whom there are none after all leave it, the last admitted first."""
+        cache, page = self.cache, self._page
+        while admitted:
+            needs = [self._pages(r.kv_tokens + extend) - self._pages(r.kv_tokens) for r, extend in admitted]
+            need = sum(needs)
+            # Upstream counts a page more for each request than it may need.
+            reserve = need if page == 1 else -(-sum(extend for _, extend in admitted) // page) + len(admitted)
+            if cache.l1.free < reserve:
+                short = reserve - cache.l1.free if cache.rules.evict_shortfall_only else reserve
+                yield from cache.make_room(short)
+            slots = cache.l1.alloc(need, Owner.REQUEST)
+            if slots is not None:
+                at = 0
+                for (request, _), pages in zip(admitted, needs, strict=True):
+                    assert request.lease is not None
+                    request.lease.grow(slots[at : at + pages])
+                    at += pages
+                return
+            request, _ = admitted.pop()
+            if request.stage is Stage.PREFILL:
+                self.chunked = request  # it keeps what it holds and tries again
+                continue
+            assert request.lease is not None
+            discard(cache, request.lease)
+            request.lease = None
+            if self.chunked is request:
+                self.chunked = None
+
+    def _leave_queue(self, admitted: list[tuple[Active, int]], now_s: float) -> None:
+        gone = {request.id for request, _ in admitted}
+        self.waiting = [request for request in self.waiting if request.id not in gone]
+        for request, _ in admitted:
+            request.stage = Stage.PREFILL
+            if request.admitted_s < 0:
+                request.admitted_s = now_s
+
+    # Forming a decode batch
+
+    def form_decode(self, now_s: float) -> Generator[Wait, None, Decode | None]:
+        """The running requests, for as many steps as nothing changes; None if none can run."""
+        yield from self._make_decode_room(now_s)
+        running = self.running
+        if not running:
+            return None
+        steps = self._steps_within_room(min(r.output_tokens - r.produced for r in running))
+        if steps == 0:
+            return None
+        self._grow(running, steps)
+        return Decode(list(running), steps, sum(r.kv_tokens for r in running))
+
+    def _make_decode_room(self, now_s: float) -> Generator[Wait, None, None]:
+        """Room for one step of all, evicting as upstream's `check_decode_mem` and paged allocation do, retracting
+        requests if that is not enough."""
+        l1 = self.cache.l1
+        need = self._pages_for(1)
+        if need > l1.free:
+            yield from self._evict_for(need)
+        if need > l1.free:
+            yield from self._retract(now_s)
+        reserve = len(self.running)
+        if l1.free < reserve and self.running:
+            yield from self._evict_for(reserve)
+
+    def _evict_for(self, pages: int) -> Generator[Wait, None, None]:
+        free = self.cache.l1.free
+        if pages > free:
+            yield from self.cache.make_room(pages - free if self.cache.rules.evict_shortfall_only else pages)
+
+    def _retract(self, now_s: float) -> Generator[Wait, None, None]:
+        """Send requests back to the queue, those with the least output first, until a step fits."""
+        limits = self.limits
+        order = sorted(self.running, key=lambda r: (r.produced, -r.input_tokens), reverse=True)
+        if len(order) == 1:
+            return
+        while len(order) > 1:
+            request = order.pop()
+            self.running.remove(request)
+            self._send_back(request, now_s)
+            yield from self._evict_for(-(-len(order) * limits.retract_decode_steps // self._page))
+            need = self._pages_for(1)
+            yield from self._evict_for(need)
+            if need <= self.cache.l1.free:
+                break
+        decoded = sum(r.produced for r in self.running) + limits.retract_decode_steps * len(self.running)
+        self.new_token_ratio = min(1.0, decoded / (sum(r.max_new_tokens for r in self.running) + 1))
+
+    def _send_back(self, request: Active, now_s: float) -> None:
+        assert request.lease is not None
+        discard(self.cache, request.lease)
+        request.lease = None
+        request.kv_tokens = 0
+        request.retractions += 1
+        self.retracted += 1
+        self.full = False
+        self._queue(request, now_s)
+
+    def give_up_one(self, now_s: float) -> bool:
+        """The last resort when nothing can go on and nothing is in flight that could make room.
+
+        Upstream dies here. A request is aborted with what it has produced; False if there is none.
+        """
+        if self.running:
+            request = self.running.pop()
+            assert request.lease is not None
+            discard(self.cache, request.lease)
+        elif self.waiting:
+            request = self.waiting.pop(0)
+        else:
+            return False
+        self.aborted_for_room += 1
+        self.full = False
+        self._end(request, Stage.ABORTED, now_s)
+        return True
+
+    def _steps_within_room(self, most: int) -> int:
+        """The most steps, up to `most`, through which L1 keeps upstream's reserve of a page a request before each
+        step; where the reserve cannot be had, the steps for which pages are there at all."""
+        free = self.cache.l1.free
+        spare = free - len(self.running)
+        if spare < 0:
+            return self._steps_for(free, most)
+        return min(most, 1 + self._steps_for(spare, most - 1))
+
+    def _steps_for(self, pages: int, most: int) -> int:
+        """The most steps that need at most `pages` new pages."""
+        if self._pages_for(most) <= pages:
+            return most
+        low, high = 0, most - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._pages_for(middle) <= pages:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _pages_for(self, steps: int) -> int:
+        """New pages that `steps` steps of all running requests need."""
+        page = self._page
+        if page == 1:
+            return steps * len(self.running)
+        up = page - 1
+        return sum((r.kv_tokens + steps + up) // page - (r.kv_tokens + up) // page for r in self.running)
+
+    def _grow(self, running: list[Active], steps: int) -> None:
+        slots = self.cache.l1.alloc(self._pages_for(steps), Owner.REQUEST)
+        assert slots is not None
+        at = 0
+        for request in running:
+            more = self._pages(request.kv_tokens + steps) - self._pages(request.kv_tokens)
+            if more:
+                assert request.lease is not None
+                request.lease.grow(slots[at : at + more])
+                at += more
+
+    # When a batch has been computed
+
+    def prefilled(self, batch: Prefill, now_s: float) -> None:
+        """A prefill batch is done: its pages join the tree, and finished prompts have their first token."""
+        self.prefilling = []
+        for request in batch.requests:
+            assert request.lease is not None
+            if request is self.chunked and not request.stopping:
+                self._commit(request, chunked=True)
+                continue
+            if request is self.chunked:
+                self.chunked = None
+            request.produced += 1
+            if request.first_token_s < 0:
+                request.first_token_s = now_s
+            if request.produced >= request.output_tokens or request.stopping:
+                self._finish(request, now_s)
+            else:
+                self._commit(request, chunked=False)
+                request.stage = Stage.DECODE
+                self.running.append(request)
+
+    def decoded(self, batch: Decode, steps: int, now_s: float) -> None:
+        """A decode batch is done, or was stopped after `steps` steps."""
+        self.new_token_ratio = max(self.new_token_ratio - self._decay * steps, self._min_ratio)
+        cut_short = steps < batch.steps
+        ended = False
+        for request in batch.requests:
+            request.produced += steps
+            request.kv_tokens += steps
+            if cut_short:
+                self._shrink(request)
+            ended = ended or request.stopping or request.produced >= request.output_tokens
+        if ended:
+            self._finish_decoded(now_s)
+
+    def _finish_decoded(self, now_s: float) -> None:
+        still = []
+        for request in self.running:
+            if request.stopping or request.produced >= request.output_tokens:
+                self._finish(request, now_s)
+            else:
+                still.append(request)
+        self.running = still
+        self.full = False
+
+    def _shrink(self, request: Active) -> None:
+        """Give back slots for steps that were not taken."""
+        lease = request.lease
+        assert lease is not None
+        keep = self._pages(request.kv_tokens) - lease.held
+        self.cache.free_request_slots(lease.slots[keep:])
+        lease.slots = lease.slots[:keep]
+
+    def _commit(self, request: Active, chunked: bool) -> None:
+        assert request.lease is not None
+        request.lease.key = self._key(request, request.kv_tokens)
+        commit(self.cache, request.lease, request.priority, chunked)
+
+    def _finish(self, request: Active, now_s: float) -> None:
+        assert request.lease is not None
+        cached = request.kv_tokens if self.cache.rules.caches_output else min(request.kv_tokens, request.input_tokens)
+        request.lease.key = self._key(request, cached)
+        release(self.cache, request.lease, request.priority)
+        request.lease = None
+        self._end(request, Stage.ABORTED if request.stopping else Stage.DONE, now_s)
+
+    # Keys and pages
+
+    def _key(self, request: Active, tokens: int) -> bytes:
+        pages = max(tokens - self.limits.key_lag_tokens, 0) // self._page
+        return request.key[: pages * ATOM_BYTES]
+
+    def _match_key(self, request: Active) -> bytes:
+        """What a prefill may match: at least one token is computed."""
+        return self._key(request, request.fill_tokens - 1)
+
+    def _pages(self, tokens: int) -> int:
+        return -(-tokens // self._page)
+
+    def take_ended(self) -> list[Active]:
+        """Requests that have ended since the last call."""
+        ended, self.ended = self.ended, []
+        return ended
+
+    @property
+    def idle(self) -> bool:
+        return not (self.waiting or self.running or self.prefilling or self.chunked)
+
+    def requests(self) -> list[Active]:
+        """All that are in the engine."""
+        chunked = [self.chunked] if self.chunked and self.chunked not in self.prefilling else []
+        return [*self.waiting, *self.prefilling, *self.running, *chunked]
+
+    def wants_a_turn(self, now_s: float) -> bool:
+        """Would it pay to stop decoding? Only if a waiting request might be admitted, or a running one is to go."""
+        if any(request.stopping for request in self.running):
+            return True
+        if self.full or not self.waiting or len(self.running) >= self.limits.max_running_requests:
+            return False
+        storage = self.storage
+        return storage is None or any(storage.ready(request.id, now_s) for request in self.waiting)
+
+    def next_deadline_s(self) -> float | None:
+        """When the first prefetch that a request waits for times out."""
+        return self.storage.next_deadline_s() if self.storage is not None else None
