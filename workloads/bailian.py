@@ -30,7 +30,7 @@ def claims(source: Source) -> bool:
 
 def open_bailian(source: Source, block_tokens: int | None, chain: bool | None) -> RowTrace:
     return RowTrace(
-        source,
+        source=source,
         format="bailian",
         block_tokens=block_tokens or BLOCK_TOKENS,
         ticks_per_s=1.0,

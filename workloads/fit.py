@@ -12,12 +12,13 @@ from collections.abc import Iterable
 
 from .errors import TraceError
 
-EXACT, CEIL, FLOOR, MIXED = "exact", "ceil", "floor", "mixed"
+EXACT, CEIL, FLOOR, MIXED, TOKENS = "exact", "ceil", "floor", "mixed", "tokens"
 MEANING = {
     EXACT: "every prompt is a whole number of blocks",
     CEIL: "the partial last block of a prompt has an id",
     FLOOR: "the partial last block of a prompt has no id",
     MIXED: "some prompts name their partial last block, some do not",
+    TOKENS: "every token has an id, so any page size is exact",
 }
 USUAL_BLOCKS = (16, 32, 64, 128, 256, 512, 1024)
 

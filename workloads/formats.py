@@ -34,7 +34,13 @@ FORMATS: dict[str, Format] = {
     format.name: format
     for format in (
         Format("weka", "kv-cache-tester: one session a document", weka.BLOCK_TOKENS, weka.claims, weka.open_weka),
-        Format("bailian", "Alibaba Bailian: hashes of single blocks", bailian.BLOCK_TOKENS, bailian.claims, bailian.open_bailian),
+        Format(
+            "bailian",
+            "Alibaba Bailian: hashes of single blocks",
+            bailian.BLOCK_TOKENS,
+            bailian.claims,
+            bailian.open_bailian,
+        ),
         Format(
             "mooncake-delta",
             "Dynamo, aiperf: turns hold only their new tokens",
@@ -42,7 +48,13 @@ FORMATS: dict[str, Format] = {
             mooncake_delta.claims,
             mooncake_delta.open_delta,
         ),
-        Format("mooncake", "Mooncake, Dynamo: whole prompts", mooncake.BLOCK_TOKENS, mooncake.claims, mooncake.open_mooncake),
+        Format(
+            "mooncake",
+            "Mooncake, Dynamo: whole prompts",
+            mooncake.BLOCK_TOKENS,
+            mooncake.claims,
+            mooncake.open_mooncake,
+        ),
     )
 }
 

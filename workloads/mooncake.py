@@ -37,7 +37,7 @@ def open_mooncake(source: Source, block_tokens: int | None, chain: bool | None) 
             "read it with format='mooncake-delta' (--format mooncake-delta)",
         )
     return RowTrace(
-        source,
+        source=source,
         format="mooncake",
         block_tokens=block_tokens or BLOCK_TOKENS,
         ticks_per_s=1000.0,

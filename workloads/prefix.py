@@ -62,14 +62,16 @@ def prefix_ids(hashes: NDArray[np.int64], block_tokens: int) -> NDArray[np.int64
     """
     positions = np.arange(1, len(hashes) + 1, dtype=np.uint64) * np.uint64(GOLDEN)
     chained = _mix(np.cumsum(_mix(_mix(hashes.view(np.uint64)) + positions), dtype=np.uint64))
-    return (chained >> np.uint64(1 + (block_tokens - 1).bit_length())).view(np.int64)
+    ids: NDArray[np.int64] = (chained >> np.uint64(1 + (block_tokens - 1).bit_length())).view(np.int64)
+    return ids
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The finaliser of SplitMix64: every bit of the input moves about half of the output's."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    x ^= x >> np.uint64(31)
+    return x
 
 
 @dataclass
@@ -85,7 +87,7 @@ class PrefixCheck:
             expected = self.before.setdefault(value, previous)
             if expected != previous:
                 raise TraceError(
-                    f"id {value} follows both {_name(expected)} and {_name(previous)}: hashes of blocks, not of prefixes",
+                    f"id {value} follows {_name(expected)} and {_name(previous)}: hashes of blocks, not of prefixes",
                     where,
                     "read it with chain=True (--chain)",
                 )

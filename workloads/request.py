@@ -12,6 +12,7 @@ Rules of this file
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -22,7 +23,11 @@ class Content(Protocol):
     """What a prompt (or an answer's continuation) consists of, as prefix-unique token ids."""
 
     def atoms(self, page_tokens: int, pages: int) -> bytes:
-        """Atoms of the first `pages` pages: `pages` native int64, 8 bytes each."""
+        """Atoms of the first `pages` pages: `pages` native int64, 8 bytes each.
+
+        The content must reach that far: `pages * page_tokens` <= `Request.content_tokens`. This is not checked, since
+        it is asked for every request.
+        """
         ...
 
 
@@ -40,11 +45,9 @@ class Blocks:
     def atoms(self, page_tokens: int, pages: int) -> bytes:
         block = self.block_tokens
         if block % page_tokens == 0:
-            # The common case, kept to three array operations: every block is cut into the same sub-pages.
-            per_block = block // page_tokens
-            ends = np.arange(page_tokens - 1, block, page_tokens, dtype=np.int64)
-            used = -(-pages // per_block)
-            return (self.ids[:used, None] * block + ends).reshape(-1)[:pages].tobytes()
+            # The common case, kept to two array operations: every block is cut into the same sub-pages.
+            used = -(-pages * page_tokens // block)
+            return (self.ids[:used, None] * block + page_ends(block, page_tokens)).tobytes()[: 8 * pages]
         last = np.arange(page_tokens - 1, pages * page_tokens, page_tokens, dtype=np.int64)
         return (self.ids[last // block] * block + last % block).tobytes()
 
@@ -62,8 +65,14 @@ class Runs:
     def atoms(self, page_tokens: int, pages: int) -> bytes:
         last = np.arange(page_tokens - 1, pages * page_tokens, page_tokens, dtype=np.int64)
         ends = np.cumsum(self.lengths)
-        run = np.searchsorted(ends, last, side="right")
-        return (self.first_ids[run] + last - (ends - self.lengths)[run]).tobytes()
+        run = ends.searchsorted(last, side="right")
+        return (last + (self.first_ids - ends + self.lengths)[run]).tobytes()
+
+
+@lru_cache(maxsize=64)
+def page_ends(block_tokens: int, page_tokens: int) -> NDArray[np.int64]:
+    """Positions of the last tokens of a block's pages: [block_tokens / page_tokens] int64, shared: do not change."""
+    return np.arange(page_tokens - 1, block_tokens, page_tokens, dtype=np.int64)
 
 
 @dataclass(slots=True)

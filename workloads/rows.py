@@ -26,6 +26,7 @@ from .workload import ClockedWorkload
 HEAD_ROWS = 256
 CHECKED_ROWS = 1000
 MOST_TOKENS = 1 << 40
+LAST_TICK = 1e18
 PLAIN_FIELDS = 4
 
 
@@ -33,11 +34,11 @@ class Links(Protocol):
     """Knows how a format says which request follows which."""
 
     def add(self, request: Request, row: dict[str, Any]) -> None:
-        """Fill in session, parent and whatever else the row's further fields say."""
+        """Fill in session, parent and whatever else the row's further fields say. May raise TypeError, ValueError."""
         ...
 
 
-@dataclass
+@dataclass(kw_only=True)
 class RowTrace(ClockedWorkload):
     """A file of prompts.
 
@@ -73,9 +74,9 @@ class RowTrace(ClockedWorkload):
                     type(length) is int
                     and type(answer) is int
                     and -block < named - length < block
-                    and 0 < length
+                    and length > 0
                     and 0 <= answer < MOST_TOKENS
-                    and last <= stamp < math.inf
+                    and last <= stamp < LAST_TICK
                 ):
                     raise ValueError("the combined check failed")
             except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -95,7 +96,10 @@ class RowTrace(ClockedWorkload):
                 named if named <= length else named - short if short else length,
             )
             if len(row) > PLAIN_FIELDS:
-                links.add(request, row)
+                try:
+                    links.add(request, row)
+                except (TypeError, ValueError, OverflowError) as error:
+                    raise TraceError(f"a field beside the prompt's is bad ({error})", f"{file}:{line}") from error
             yield request
 
     def _head(self) -> Iterator[tuple[str, int, dict[str, Any]]]:
@@ -150,10 +154,10 @@ def tokens_of(row: dict[str, Any], key: str, least: int, where: str) -> int:
 
 def stamp_of(row: dict[str, Any], key: str, last: float, where: str) -> float:
     """A time. TraceError: missing, not a finite number, or before the row ahead of it."""
-    value = row.get(key)
+    value: float = row.get(key, math.nan)
     if key not in row and "delay" in row:
         raise TraceError(f"a delay but no {key}: a delta trace", where, "read it with format='mooncake-delta'")
-    if type(value) not in (int, float) or not -math.inf < value < math.inf:
+    if type(value) not in (int, float) or not -LAST_TICK < value < LAST_TICK:
         said = f"{key} is {value!r:.40}" if key in row else f"no {key}"
         raise TraceError(said, where, "it must be a number")
     if value < last:

@@ -16,4 +16,4 @@ SAMPLES = {
 
 def sample(name: str) -> Path:
     """Path of a shipped trace. TraceError: an unknown name."""
-    return Path(str(files(__package__).joinpath("data", known(SAMPLES, "sample", name))))
+    return Path(str(files(__package__) / "data" / known(SAMPLES, "sample", name)))

@@ -174,7 +174,9 @@ class ClosedLoop:
     def clocked(self, workload: Clocked) -> Iterator[Request]:
         """TraceError: the workload does not say which turn follows which."""
         if not workload.linked:
-            raise TraceError("no row names its session, so nothing can wait for an answer", workload.name, "use OpenLoop")
+            raise TraceError(
+                "no row names its session, so nothing can wait for an answer", workload.name, "use OpenLoop"
+            )
         return self._by_answer(workload.recorded())
 
     def sessions(self, sessions: Iterable[Session]) -> Iterator[Request]:

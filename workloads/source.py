@@ -32,6 +32,8 @@ OTHER_FILES = {
     b"\xfe\xff": "UTF-16 text",
 }
 
+FOLDER_FILES = (".json", ".json.gz", ".jsonl", ".jsonl.gz")
+
 Document = dict[str, Any]
 
 _parse = json.JSONDecoder().raw_decode
@@ -61,9 +63,12 @@ class Source:
     def _files(self) -> list[Path]:
         if not self.path.is_dir():
             return [self.path]
-        files = sorted(p for p in self.path.iterdir() if p.name.endswith((".json", ".json.gz", ".jsonl", ".jsonl.gz")))
+        try:
+            files = sorted(path for path in self.path.iterdir() if path.name.endswith(FOLDER_FILES))
+        except OSError as error:
+            raise TraceError(f"cannot be read ({error.strerror or error})", str(self.path), "check the path") from error
         if not files:
-            raise TraceError("a folder without .json files", str(self.path), "name a trace file or a folder of sessions")
+            raise TraceError("a folder without .json files", str(self.path), "name a trace or a folder of sessions")
         return files
 
 
@@ -100,7 +105,9 @@ def _second_look(name: str, number: int, line: bytes, error: Exception) -> Any:
     if text.startswith("["):
         raise TraceError("a JSON array over many lines", where, "write one object a line (JSONL)") from error
     if not line.endswith(b"\n") and number > 1:
-        raise TraceError("the last row is cut off: the file is truncated", where, "copy or download it again") from error
+        raise TraceError(
+            "the last row is cut off: the file is truncated", where, "copy or download it again"
+        ) from error
     raise TraceError(f"not a JSON row ({error})", where, "a trace has one JSON object a line") from error
 
 
@@ -117,11 +124,13 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     number = 0
     try:
         with open(path, "rb") as file, _unpacked(str(path), file) as handle:
-            for number, line in enumerate(handle, 1):  # noqa: B007 (the error below needs the number)
+            for number, line in enumerate(handle, 1):
                 yield number, line
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         where = f"{path}:{number + 1}"
-        raise TraceError(f"the gzip data is cut short or damaged ({error})", where, "copy or download it again") from error
+        raise TraceError(
+            f"the gzip data is cut short or damaged ({error})", where, "copy or download it again"
+        ) from error
     except OSError as error:
         raise TraceError(f"cannot be read ({error.strerror or error})", str(path), "check the path") from error
     if number == 0:

@@ -141,8 +141,8 @@ class Attention(ABC):
         """One layer's projections on one rank."""
 
     @abstractmethod
-    def prefill_flops(self, prefix_tokens: int, new_tokens: int) -> int:
-        """Scores and weighted sums of one layer, all heads: each new token attends the prefix and its elders."""
+    def prefill_flops(self, prefix_tokens: int, new_tokens: int, tp_size: int = 1) -> int:
+        """Scores and weighted sums of one layer on one rank: each new token attends the prefix and its elders."""
 
     @abstractmethod
     def decode_cost(self, tp_size: int, kv: Format) -> DecodeCost:
@@ -210,8 +210,8 @@ class Mha(Attention):
         plain = (queries + keys_and_values) * self.qkv_bias + 2 * self.head_dim * self.qk_norm
         return Weights(hidden * (2 * queries + keys_and_values), plain)
 
-    def prefill_flops(self, prefix_tokens: int, new_tokens: int) -> int:
-        return 4 * self.heads * self.head_dim * _causal_pairs(prefix_tokens, new_tokens)
+    def prefill_flops(self, prefix_tokens: int, new_tokens: int, tp_size: int = 1) -> int:
+        return 4 * self.local_heads(tp_size) * self.head_dim * _causal_pairs(prefix_tokens, new_tokens)
 
     def decode_cost(self, tp_size: int, kv: Format) -> DecodeCost:
         return DecodeCost(4 * self.local_heads(tp_size) * self.head_dim, self.kv_bytes(tp_size, kv))
@@ -262,13 +262,13 @@ class Mla(Attention):
         answer = heads * self.v_head_dim * hidden
         return Weights(ask + keep + answer, (self.q_lora_rank or 0) + self.kv_lora_rank)
 
-    def prefill_flops(self, prefix_tokens: int, new_tokens: int) -> int:
+    def prefill_flops(self, prefix_tokens: int, new_tokens: int, tp_size: int = 1) -> int:
         # Upstream either unpacks the cached prefix into full heads or attends the latent rows themselves, by
         # thresholds that aim at the cheaper way. We take the cheaper way.
         pairs = _causal_pairs(prefix_tokens, new_tokens)
         unpack = 2 * self.kv_lora_rank * (self.qk_nope_head_dim + self.v_head_dim)
         full = 2 * (self.qk_nope_head_dim + self.qk_rope_head_dim + self.v_head_dim)
-        return self.heads * min(pairs * full + prefix_tokens * unpack, pairs * self._absorbed_flops)
+        return self.local_heads(tp_size) * min(pairs * full + prefix_tokens * unpack, pairs * self._absorbed_flops)
 
     def decode_cost(self, tp_size: int, kv: Format) -> DecodeCost:
         return DecodeCost(self.local_heads(tp_size) * self._absorbed_flops, self.kv_bytes(tp_size, kv))
@@ -292,6 +292,11 @@ class Nsa(Mla):
     index_head_dim: int = 128
     index_topk: int = 2048
 
+    @property
+    def _index_flops(self) -> int:
+        """Per pair: what picking the rows costs, on every rank in full."""
+        return 2 * self.index_heads * self.index_head_dim
+
     def row_bytes(self, kv: Format) -> int:
         if kv.bits != 8:
             return super().row_bytes(kv)
@@ -308,15 +313,15 @@ class Nsa(Mla):
         index = (self.q_lora_rank or hidden) * self.index_heads * self.index_head_dim + hidden * self.index_head_dim
         return Weights(latent.linear + index, latent.plain + hidden * self.index_heads + 2 * self.index_head_dim)
 
-    def prefill_flops(self, prefix_tokens: int, new_tokens: int) -> int:
+    def prefill_flops(self, prefix_tokens: int, new_tokens: int, tp_size: int = 1) -> int:
         short = min(new_tokens, max(0, self.index_topk - prefix_tokens))  # tokens that still see everything
         attended = _causal_pairs(prefix_tokens, short) + (new_tokens - short) * self.index_topk
-        index = 2 * self.index_heads * self.index_head_dim * _causal_pairs(prefix_tokens, new_tokens)
-        return self.heads * self._absorbed_flops * attended + index
+        index = self._index_flops * _causal_pairs(prefix_tokens, new_tokens)
+        return self.local_heads(tp_size) * self._absorbed_flops * attended + index
 
     def decode_cost(self, tp_size: int, kv: Format) -> DecodeCost:
         return DecodeCost(
-            scan_flops=2 * self.index_heads * self.index_head_dim,  # every rank runs the whole indexer
+            scan_flops=self._index_flops,
             scan_bytes=self.device_only_bytes(kv),
             attend_flops=self.local_heads(tp_size) * self._absorbed_flops,
             attend_bytes=self.kv_bytes(tp_size, kv),
@@ -487,9 +492,9 @@ class ModelShape:
         tables = 1 if self.tied_embeddings else 2
         return self.flops_per_token() - tables * self.head_flops
 
-    def attention_flops(self, prefix_tokens: int, new_tokens: int) -> int:
-        """All layers and heads: `new_tokens` prefilled on top of `prefix_tokens`."""
-        return self.layers * self.attention.prefill_flops(prefix_tokens, new_tokens)
+    def attention_flops(self, prefix_tokens: int, new_tokens: int, tp_size: int = 1) -> int:
+        """All layers, on one rank: `new_tokens` prefilled on top of `prefix_tokens`."""
+        return self.layers * self.attention.prefill_flops(prefix_tokens, new_tokens, tp_size)
 
 
 # --- the catalogue --------------------------------------------------------------------------------------------------

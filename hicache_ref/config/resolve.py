@@ -1,25 +1,26 @@
 """What a server makes of its flags: every rewrite, warning and refusal of SGLang, then the sizes of L1 and L2.
 
 Rules of this file
-- A profile is a tuple of rules, run in upstream's order. What is a table upstream in all but name is a table here: a
-  `Row` rewrites flags, a `Refusal` raises, a `PageRow` lets an attention kernel choose the page size.
+- A version is a tuple of rules (`_RULES`, last in the file), run in upstream's order: tables, and functions where a
+  table would not do. A rule fills in, rewrites, warns or raises, and later rules see what earlier ones did.
 - A default is filled in silently. Whatever else changes is a `Change`, so that a user sees why the server does not run
-  what was asked for. Resolving the resolved arguments again rewrites nothing: what upstream divides among ranks is
-  therefore a field of `Resolved`, and the flag keeps its value.
+  what was asked for.
+- Resolving resolved arguments again rewrites nothing. What upstream divides among schedulers is therefore a field of
+  `Resolved`, and the flag keeps its value.
 - Mode strings end here: what comes out is numbers, `Rules`, and the flags as they took effect.
-- Reasons end with their source: a section of the article, a file of SGLang.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any
 
-from hicache_ref.config import sizing
+from hicache_ref.config import sizing, tables
+from hicache_ref.config.case import Case, have
+from hicache_ref.config.records import AttentionFacts, Change, DeviceFacts, ModelFacts, Resolved, StorageConfig
 from hicache_ref.config.server_args import (
     FLAG_OF,
     FLAGS,
@@ -30,112 +31,19 @@ from hicache_ref.config.server_args import (
     defaults_for,
     is_known_to,
 )
+from hicache_ref.config.tables import PageRow, Refusal, Row
 from hicache_ref.control.rules import Rules, rules_for
 
-T = TypeVar("T")
-
-
-# What goes in
-
-
-class ModelFacts(Protocol):
-    """What the rules ask about a model: the kind of its attention, and two sizes of a rank."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def attention(self) -> str:
-        """mha (with GQA and MQA), mla, or nsa, which is an MLA with an indexer."""
-        ...
-
-    @property
-    def unsupported_reason(self) -> str | None:
-        """Why its cache is not one key and value per token and layer, e.g. a sliding window; None: it is."""
-        ...
-
-    def kv_bytes_per_token(self, tp_size: int, kv_cache_dtype: str, /) -> int: ...
-    def weight_bytes(self, tp_size: int, /) -> int: ...
-
-
-@dataclass(frozen=True)
-class DeviceFacts:
-    """What the rules ask about a machine. None: unknown, and nothing that depends on it is checked or guessed."""
-
-    gpu_mem_bytes: int | None = None
-    host_available_bytes: int | None = None
-    """Free memory of a host before L2 is allocated."""
-    is_npu: bool = False
-    is_sm100: bool = False
-    """A Blackwell GPU of compute capability 10."""
-    has_flashinfer: bool = True
-
-
-# What comes out
-
-
-@dataclass(frozen=True)
-class Change:
-    """One thing that is not as the flags say (rewrite), or is but should not surprise (warning)."""
-
-    kind: Literal["rewrite", "warning"]
-    flag: str
-    before: object
-    after: object
-    reason: str
-
-
-@dataclass(frozen=True)
-class StorageConfig:
-    """--hicache-storage-backend-extra-config, read. Names are SGLang's, `rest` goes to the backend."""
-
-    backend: str
-    prefetch_threshold: int = 256
-    """Tokens; at least a page."""
-    prefetch_timeout_base: float = 1.0
-    """Seconds."""
-    prefetch_timeout_per_ki_token: float = 0.25
-    """Seconds per 1024 tokens."""
-    hicache_storage_pass_prefix_keys: bool = False
-    rest: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Resolved:
-    """A configuration that runs. Sizes are a rank's; a scheduler is one attention group, or one replica."""
-
-    args: ServerArgs
-    profile: str
-    rules: Rules
-    changes: tuple[Change, ...]
-    page_size: int
-    """Tokens."""
-    token_bytes: int
-    """Keys and values of a token, on one rank."""
-    l1_pages: int
-    l2_pages: int
-    """0: no L2."""
-    storage: StorageConfig | None
-    """None: no L3."""
-    prefetch_limit_tokens: int
-    """Prefetches in flight stay below this. Not above 0: nothing is ever prefetched."""
-    attention_tp_size: int
-    """Ranks that share a token's heads."""
-    attention_groups: int
-    chunk_tokens: int
-    """Prefill chunk of a scheduler; not above 0: whole prompts."""
-    conservativeness: float
-    max_running_requests: int
-    """Of a scheduler."""
-    bigram_keys: bool
-    eviction_options: Mapping[str, Any]
-
-    @property
-    def l1_tokens(self) -> int:
-        return self.l1_pages * self.page_size
-
-    @property
-    def l2_tokens(self) -> int:
-        return self.l2_pages * self.page_size
+__all__ = [
+    "AttentionFacts",
+    "Change",
+    "ConfigError",
+    "DeviceFacts",
+    "ModelFacts",
+    "Resolved",
+    "StorageConfig",
+    "resolve",
+]
 
 
 def resolve(
@@ -143,527 +51,598 @@ def resolve(
     profile: str,
     *,
     model: ModelFacts,
-    device: DeviceFacts = DeviceFacts(),  # noqa: B008 (frozen)
+    device: DeviceFacts | None = None,
     rules: Rules | None = None,
 ) -> Resolved:
-    """The configuration an SGLang of this profile would run with, or `ConfigError`. `rules`: single knobs changed."""
-    defaults_for(profile)  # an unknown profile is a ConfigError
-    case = _Case(args, profile, rules or rules_for(profile), model, device)
+    """The configuration that an SGLang of this profile would run with, or `ConfigError`.
+
+    `rules` replaces the profile's, for single knobs changed; the arguments are handled as the profile does.
+    """
+    defaults_for(profile)  # raises for an unknown profile
+    case = Case(args, profile, rules or rules_for(profile), model, device or DeviceFacts())
     for rule in _RULES[UPSTREAM[profile]]:
         rule(case)
     return case.result()
 
 
-# The case at hand
+_Rule = Callable[[Case], None]
 
 
-def _have(value: T | None) -> T:
-    """A value that an earlier rule has filled in."""
-    assert value is not None
-    return value
-
-
-@dataclass
-class _Case:
-    """The arguments while the rules work on them, and what has come of it so far."""
-
-    args: ServerArgs
-    profile: str
-    rules: Rules
-    model: ModelFacts
-    device: DeviceFacts
-    changes: list[Change] = field(default_factory=list)
-    storage: StorageConfig | None = None
-    eviction_options: Mapping[str, Any] = field(default_factory=dict)
-    max_running_requests: int = 0
-    l1_pages: int = 0
-    l2_pages: int = 0
-
-    def put(self, **values: object) -> None:
-        """Take what the user left open."""
-        self.args = replace(self.args, **values)  # type: ignore[arg-type]
-
-    def rewrite(self, reason: str, **values: object) -> None:
-        """Take something else than the flags say, and tell."""
-        for name, after in values.items():
-            before = getattr(self.args, name)
-            if before != after:
-                self.changes.append(Change("rewrite", FLAG_OF[name].name, before, after, reason))
-                self.put(**{name: after})
-
-    def warn(self, flag: str, reason: str, before: object = None, after: object = None) -> None:
-        self.changes.append(Change("warning", flag, before, after, reason))
-
-    @property
-    def page_size(self) -> int:
-        return _have(self.args.page_size)
-
-    @property
-    def has_l2(self) -> bool:
-        return bool(self.args.enable_hierarchical_cache)
-
-    @property
-    def groups(self) -> int:
-        """Attention groups: v0.5.7 counts them by --dp-size, 0.5.23 has a flag for them."""
-        return max(self.args.attn_dp_size or 1, _have(self.args.dp_size) if self.args.enable_dp_attention else 1)
-
-    @property
-    def attention_tp_size(self) -> int:
-        return _have(self.args.tp_size) // self.groups
-
-    @property
-    def token_bytes(self) -> int:
-        """A stage has its share of the layers, rounded up: the fullest stage sets the size."""
-        whole = self.model.kv_bytes_per_token(self.attention_tp_size, _have(self.args.kv_cache_dtype))
-        return -(-whole // _have(self.args.pp_size))
-
-    @property
-    def chunk_tokens(self) -> int:
-        return _have(self.args.chunked_prefill_size) // self.groups
-
-    @property
-    def prefetch_limit_tokens(self) -> int:
-        if self.rules.prefetch_limit_of_l2 is None:
-            return int(0.8 * (self.l2_pages - self.l1_pages) * self.page_size)
-        return int(self.rules.prefetch_limit_of_l2 * self.l2_pages * self.page_size)
-
-    def facts(self) -> dict[str, object]:
-        """Everything the tables may ask, under one name each."""
-        return {
-            **vars(self.args),
-            "is_mla": self.model.attention != "mha",
-            "is_nsa": self.model.attention == "nsa",
-            "is_npu": self.device.is_npu,
-            "is_sm100": self.device.is_sm100,
-            "has_flashinfer": self.device.has_flashinfer,
-            "has_storage": self.args.hicache_storage_backend is not None,
-            "is_replicated": (self.args.dp_size or 1) > 1,
-            "is_staged": (self.args.pp_size or 1) > 1,
-            "is_dcp": (self.args.dcp_size or 1) > 1,
-            "is_grouped": self.groups > 1,
-            "is_speculative": self.args.speculative_algorithm is not None,
-            "is_token_tree": (self.args.speculative_eagle_topk or 1) > 1,
-            "is_paged": (self.args.page_size or 1) > 1,
-        }
-
-    def matches(self, when: Mapping[str, tuple[object, ...]]) -> bool:
-        facts = self.facts()
-        return all(facts[name] in allowed for name, allowed in when.items())
-
-    def result(self) -> Resolved:
-        return Resolved(
-            args=self.args,
-            profile=self.profile,
-            rules=self.rules,
-            changes=tuple(self.changes),
-            page_size=self.page_size,
-            token_bytes=self.token_bytes,
-            l1_pages=self.l1_pages,
-            l2_pages=self.l2_pages,
-            storage=self.storage,
-            prefetch_limit_tokens=self.prefetch_limit_tokens if self.storage else 0,
-            attention_tp_size=self.attention_tp_size,
-            attention_groups=self.groups,
-            chunk_tokens=self.chunk_tokens,
-            conservativeness=_have(self.args.schedule_conservativeness) * (0.3 if self.groups > 1 else 1.0),
-            max_running_requests=self.max_running_requests,
-            bigram_keys=self.args.speculative_algorithm in ("EAGLE", "EAGLE3"),
-            eviction_options=self.eviction_options,
-        )
-
-
-_Rule = Callable[[_Case], None]
-
-
-# Tables
-
-
-@dataclass(frozen=True)
-class Row:
-    """Where all of `when` holds, these flags take these values."""
-
-    when: Mapping[str, tuple[object, ...]]
-    sets: Mapping[str, object]
-    reason: str
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Where all of `when` holds, the server does not start (or dies at once)."""
-
-    when: Mapping[str, tuple[object, ...]]
-    why: str
-    do: str
-    where: str
-
-
-@dataclass(frozen=True)
-class PageRow:
-    """This attention kernel, chosen by one of these flags, takes only these page sizes; else the last of them."""
-
-    kernel: str
-    flags: tuple[str, ...]
-    pages: tuple[int, ...]
-    when: Mapping[str, tuple[object, ...]] = MappingProxyType({})
+# Rules made of tables
 
 
 def _rows(*rows: Row) -> _Rule:
-    def apply(case: _Case) -> None:
+    def apply(case: Case) -> None:
         for row in rows:
             if case.matches(row.when):
-                case.rewrite(row.reason, **row.sets)
+                if row.reason:
+                    case.rewrite(row.reason, **row.sets)
+                else:
+                    case.put(**row.sets)
+
+    return apply
+
+
+def _page_rows(*rows: PageRow) -> _Rule:
+    def apply(case: Case) -> None:
+        for row in rows:
+            chosen = row.kernel in (getattr(case.args, flag) for flag in row.flags)
+            if chosen and case.matches(row.when) and case.args.page_size not in row.pages:
+                case.rewrite(f"{row.kernel}: {row.reason}", page_size=row.pages[-1])
 
     return apply
 
 
 def _refusals(*refusals: Refusal) -> _Rule:
-    def check(case: _Case) -> None:
+    def check(case: Case) -> None:
         for refusal in refusals:
             if case.matches(refusal.when):
-                raise ConfigError(_spell(case.args, refusal.when), refusal.why, refusal.do, refusal.where)
+                what = refusal.what.format_map(vars(case.args))
+                raise ConfigError(what, refusal.why, refusal.do, refusal.where)
 
     return check
 
 
-def _spell(args: ServerArgs, names: Mapping[str, object]) -> str:
-    """The flags of a condition as the user may have written them."""
-    flags = [FLAG_OF[name] for name in names if name in FLAG_OF]
-    words = {f.name: getattr(args, f.field) for f in flags if getattr(args, f.field) not in (None, False)}
-    return " with ".join(name if value is True else f"{name} {value}" for name, value in words.items()) or "this model"
+# What was given, what was not
 
 
-def _page_rows(*rows: PageRow) -> _Rule:
-    def apply(case: _Case) -> None:
-        for row in rows:
-            chosen = row.kernel in (getattr(case.args, flag) for flag in row.flags)
-            if chosen and case.matches(row.when) and case.args.page_size not in row.pages:
-                sizes = " or ".join(map(str, row.pages))
-                reason = f"{row.kernel} kernels read pages of {sizes} tokens [server_args.py; 0.5.23: overrides.py]"
-                case.rewrite(reason, page_size=row.pages[-1])
-
-    return apply
-
-
-YES = (True,)
-NO = (False,)
+def _values(case: Case) -> None:
+    """Choices and bounds, which upstream leaves to argparse and to whoever stumbles."""
+    for flag in FLAGS:
+        value = getattr(case.args, flag.field)
+        if value is not None:
+            check_value(flag, value, case.profile)
+        if value in flag.our_choices:
+            reason = "no SGLang has this store built in: there it would be a dynamic one [storage/backend_factory.py]"
+            case.warn(flag.name, reason, value, value)
 
 
-def _l2(**when: tuple[object, ...]) -> dict[str, tuple[object, ...]]:
-    """A condition on the flags of L2, which mean nothing without it."""
-    return {"enable_hierarchical_cache": YES, **when}
+def _flags_of_this_version(case: Case) -> None:
+    for flag in FLAGS:
+        if getattr(case.args, flag.field) is not None and not is_known_to(flag, case.profile):
+            case.rewrite(f"{UPSTREAM[case.profile]} has no such flag, so it is dropped", **{flag.field: None})
 
 
-# Rewrites
+def _defaults(case: Case) -> None:
+    case.put(**{k: v for k, v in defaults_for(case.profile).items() if getattr(case.args, k) is None})
 
-_ASCEND = {f"{which}attention_backend": "ascend" for which in ("", "prefill_", "decode_")}
-_NPU = _rows(
-    Row({"is_npu": YES}, _ASCEND, "an NPU has one attention backend [hardware_backend/npu/utils.py]"),
-    Row(
-        _l2(is_npu=YES),
-        {"hicache_io_backend": "kernel_ascend"},
-        "an NPU copies with its own kernels [article §5.6; hardware_backend/npu/utils.py]",
-    ),
-    Row(
-        _l2(is_npu=YES, is_mla=YES),
-        {"hicache_mem_layout": "page_first_kv_split"},
-        "an NPU copies the two parts of an MLA cache apart [article §5.6; hardware_backend/npu/utils.py]",
-    ),
-    Row(
-        _l2(is_npu=YES, is_mla=NO),
-        {"hicache_mem_layout": "page_first_direct"},
-        "an NPU copies an MHA cache layer by layer of a page [article §5.6; hardware_backend/npu/utils.py]",
-    ),
-)
 
-_NSA_WHERE = "[server_args.py; 0.5.23: model_overrides/deepseek_v2.py]"
-_NSA = _rows(
-    Row(
-        {"is_nsa": YES, "is_npu": NO},
-        {"page_size": 64},
-        f"the indexer of sparse attention reads pages of 64 tokens [article §6] {_NSA_WHERE}",
-    ),
-    Row(
-        {"is_nsa": YES, "is_npu": NO, "is_sm100": YES, "kv_cache_dtype": ("auto",)},
-        {"kv_cache_dtype": "fp8_e4m3"},
-        f"sparse attention on Blackwell caches in FP8 {_NSA_WHERE}",
-    ),
-    Row(
-        {"is_nsa": YES, "is_npu": NO, "kv_cache_dtype": ("auto", "bf16")},
-        {"kv_cache_dtype": "bfloat16"},
-        f"sparse attention caches in bfloat16 or FP8 {_NSA_WHERE}",
-    ),
-)
-_NSA_GROUPS = _rows(
-    Row(
-        {"is_nsa": YES, "is_npu": NO, "is_replicated": YES},
-        {"enable_dp_attention": True},
-        f"v0.5.7 runs sparse attention with attention groups {_NSA_WHERE}",
-    )
-)
-
-_HICACHE_V057 = _rows(
-    Row(
-        _l2(
-            hicache_storage_backend=("mooncake",), hicache_mem_layout=("layer_first",), hicache_io_backend=("direct",)
-        ),
-        {"hicache_mem_layout": "page_first_direct"},
-        "Mooncake takes a page in one piece, and direct copies know this layout [article §5.6; server_args.py]",
-    ),
-    Row(
-        _l2(
-            hicache_storage_backend=("mooncake",), hicache_mem_layout=("layer_first",), hicache_io_backend=("kernel",)
-        ),
-        {"hicache_mem_layout": "page_first"},
-        "Mooncake takes a page in one piece, and kernel copies know this layout [article §5.6; server_args.py]",
-    ),
-    Row(
-        _l2(hicache_mem_layout=("page_first_direct",), hicache_io_backend=("kernel",)),
-        {"hicache_io_backend": "direct"},
-        "page_first_direct is for direct copies [article §5.3; server_args.py]",
-    ),
-    Row(
-        _l2(hicache_io_backend=("kernel",), decode_attention_backend=("fa3",)),
-        {"hicache_io_backend": "direct"},
-        "FlashAttention 3 decode and kernel copies do not agree on the KV buffer; direct copies are slow with small "
-        "pages [article §5.6; server_args.py]",
-    ),
-    *(
-        Row(
-            _l2(hicache_io_backend=("kernel",), decode_attention_backend=(None,), **when),
-            {"decode_attention_backend": backend},
-            "FlashAttention 3, the usual default, does not go with kernel copies, so decode gets other kernels "
-            "[article §5.6; server_args.py]",
+def _eviction(case: Case) -> None:
+    policy = have(case.args.radix_eviction_policy)
+    upstream = UPSTREAM[case.profile]
+    offered = tables.EVICTION_ON_COMMAND_LINE[upstream]
+    if policy not in offered:
+        case.warn(
+            "--radix-eviction-policy",
+            f"the command line of {upstream} offers {', '.join(offered)} only [article §3; server_args.py]",
+            policy,
+            policy,
         )
-        for backend, when in (
-            ("flashinfer", {"is_mla": NO, "has_flashinfer": YES}),
-            ("triton", {"is_mla": NO, "has_flashinfer": NO}),
-            ("flashinfer", {"is_mla": YES, "is_sm100": YES}),
-            ("triton", {"is_mla": YES, "is_sm100": NO}),
+    if case.args.radix_eviction_policy_config is not None:
+        case.eviction_options = _json_object(
+            "--radix-eviction-policy-config", case.args.radix_eviction_policy_config, "kv_cache_hook.py"
         )
-    ),
-    Row(
-        _l2(hicache_io_backend=("direct",), hicache_mem_layout=("page_first",)),
-        {"hicache_mem_layout": "page_first_direct"},
-        "direct copies do not know page_first [article §5.3; hiradix_cache.py]",
-    ),
-)
 
-_HICACHE_V0523 = _rows(
-    Row(
-        _l2(hicache_mem_layout=("page_first_direct",), hicache_io_backend=("kernel",)),
-        {"hicache_io_backend": "direct"},
-        "kernel copies do not know page_first_direct [hicache_hook.py]",
-    ),
-    Row(
-        _l2(hicache_mem_layout=("page_first",), hicache_io_backend=("direct",)),
-        {"hicache_mem_layout": "page_first_direct"},
-        "direct copies do not know page_first [hicache_hook.py]",
-    ),
-    *(
-        Row(
-            _l2(
-                hicache_storage_backend=("mooncake", "npu_memcache"),
-                hicache_mem_layout=("layer_first",),
-                hicache_io_backend=(io_backend,),
-            ),
-            {"hicache_mem_layout": layout},
-            "this store takes a page in one piece, which layer_first cuts by layers [hicache_hook.py]",
+
+# Guesses from the machine
+
+
+def _machine(guess: Callable[[int | None, sizing.Load], float], case: Case) -> None:
+    """Chunk and static share of GPU memory, where the user did not say."""
+    args, device = case.args, case.device
+    gpu = sizing.capacity_of(UPSTREAM[case.profile], device.gpu_mem_bytes, device.is_npu)
+    if args.chunked_prefill_size is None:
+        case.put(chunked_prefill_size=gpu.chunk_tokens)
+    if args.mem_fraction_static is None:
+        load = sizing.Load(
+            chunk_tokens=have(case.args.chunked_prefill_size),
+            max_prefill_tokens=have(args.max_prefill_tokens),
+            graph_batch=gpu.graph_batch if have(args.tp_size) < 4 else gpu.graph_batch_tp4,
+            tp_size=have(args.tp_size),
+            pp_size=have(args.pp_size),
+            attention_groups=case.groups,
+            speculative_algorithm=args.speculative_algorithm,
+            max_total_tokens=args.max_total_tokens,
+            max_running_requests=args.max_running_requests,
+            is_mla=case.is_mla,
+            decodes=args.disaggregation_mode == "null",
         )
-        for io_backend, layout in (("direct", "page_first_direct"), ("kernel", "page_first"))
-    ),
-    Row(
-        _l2(enable_unified_memory=YES, hicache_mem_layout=("page_first_direct",)),
-        {"hicache_mem_layout": "page_first", "hicache_io_backend": "kernel"},
-        "rows of the unified buffer lie apart, and direct copies want them packed [hicache_hook.py]",
-    ),
-)
-
-_WITHOUT_TREE = _rows(
-    Row(
-        {"attention_backend": ("dual_chunk_flash_attn",)},
-        {"disable_radix_cache": True, "enable_mixed_chunk": False},
-        "dual chunk attention reuses no prefix and mixes no batches [server_args.py]",
-    ),
-    Row(
-        {"disable_radix_cache": YES, "schedule_policy": ("lpm", "dfs-weight", "hrrn", "shortest-prefill-first")},
-        {"schedule_policy": "fcfs"},
-        "there are no prefixes to order by; upstream does not say so [schedule_policy.py]",
-    ),
-)
-
-_ONE_GROUP = _rows(
-    Row(
-        {"is_replicated": NO, "enable_dp_attention": YES},
-        {"enable_dp_attention": False},
-        "one group is no group [server_args.py]",
-    )
-)
+        case.put(mem_fraction_static=guess(device.gpu_mem_bytes, load))
 
 
-def _speculation(*mixed_chunk: str) -> _Rule:
-    """Speculative decoding; these algorithms can share a batch with prefill."""
-    others = tuple(a for a in FLAG_OF["speculative_algorithm"].all_choices if a not in mixed_chunk)
-    where = "[server_args.py; 0.5.23: speculative_hook.py]"
-    return _rows(
-        Row(
-            {"speculative_algorithm": ("NEXTN",)},
-            {"speculative_algorithm": "EAGLE"},
-            f"NEXTN is EAGLE with the model's own draft layer {where}",
-        ),
-        Row(
-            {"is_speculative": YES, "max_running_requests": (None,)},
-            {"max_running_requests": 48},
-            f"speculative decoding runs 48 requests unless told otherwise {where}",
-        ),
-        Row(
-            {"speculative_algorithm": others, "enable_mixed_chunk": YES},
-            {"enable_mixed_chunk": False},
-            f"this algorithm cannot decode in a batch that also prefills {where}",
-        ),
+def _draft_tokens(case: Case) -> None:
+    """A speculation that was not spelled out takes upstream's for the kind of model; a line has one token a step."""
+    args = case.args
+    if args.speculative_algorithm not in ("EAGLE", "EAGLE3", "STANDALONE"):
+        return
+    source = "server_args.py; 0.5.23: speculative_hook.py"
+    if args.speculative_num_steps is None:
+        if args.speculative_eagle_topk is not None or args.speculative_num_draft_tokens is not None:
+            raise ConfigError(
+                "--speculative-eagle-topk or --speculative-num-draft-tokens without --speculative-num-steps",
+                "upstream chooses all three or none",
+                "give all three",
+                source,
+            )
+        as_line = case.is_mla or args.speculative_algorithm == "STANDALONE"
+        steps, topk, drafts = (3, 1, 4) if as_line else (5, 4, 8)
+        case.put(speculative_num_steps=steps, speculative_eagle_topk=topk, speculative_num_draft_tokens=drafts)
+    elif args.speculative_eagle_topk == 1:
+        reason = f"a line of drafts verifies one token more than it has steps [{source}]"
+        case.rewrite(reason, speculative_num_draft_tokens=args.speculative_num_steps + 1)
+
+
+# Attention groups
+
+
+def _spell_groups_the_new_way(case: Case) -> None:
+    """0.5.23 moves the groups of --dp-size --enable-dp-attention to a flag of their own."""
+    if case.args.enable_dp_attention:
+        reason = "0.5.23 counts attention groups with a flag of their own [parallel_hook.py]"
+        if case.args.attn_dp_size == 1:
+            case.rewrite(reason, attn_dp_size=case.args.dp_size, dp_size=1)
+        case.rewrite(reason, enable_dp_attention=False)
+
+
+def _groups(case: Case) -> None:
+    tp_size, chunk = have(case.args.tp_size), have(case.args.chunked_prefill_size)
+    if case.groups == 1:
+        return
+    if tp_size % case.groups:
+        raise ConfigError(
+            f"--tp-size {tp_size} in {case.groups} attention groups",
+            "a group has a whole number of ranks",
+            "take a --tp-size that the number of groups divides",
+            "_handle_data_parallelism",
+        )
+    source = "[_handle_data_parallelism]"
+    if chunk > 0:
+        case.warn("--chunked-prefill-size", f"attention groups share the chunk {source}", chunk, case.chunk_tokens)
+    case.warn(
+        "--schedule-conservativeness",
+        f"with attention groups admission sets aside 0.3 times as much {source}",
+        case.args.schedule_conservativeness,
+        have(case.args.schedule_conservativeness) * 0.3,
     )
 
 
-_DECODE = ("attention_backend", "decode_attention_backend")
-_ANY = (*_DECODE, "prefill_attention_backend")
-_PAGES_V057 = _page_rows(
-    PageRow("flashmla", _DECODE, (64,)),
-    PageRow("cutlass_mla", _DECODE, (128,)),
-    PageRow("trtllm_mla", _DECODE, (32, 64)),
-    PageRow("trtllm_mha", _ANY, (16, 32, 64)),
-    PageRow("fa4", ("prefill_attention_backend",), (128,), {"is_mla": NO}),
-    PageRow("intel_xpu", ("attention_backend",), (32, 64, 128)),
-)
-_PAGES_V0523 = _page_rows(
-    PageRow("flashmla", _DECODE, (64,)),
-    PageRow("trtllm_mla", _DECODE, (32, 64)),
-    PageRow("cutedsl_mla", _ANY, (32, 64)),
-    PageRow("trtllm_mha", _ANY, (16, 32, 128, 64)),
-    PageRow("hpc_ops", _ANY, (64,)),
-    PageRow("fa4", _ANY, (128,), {"is_mla": NO, "is_sm100": YES, "is_token_tree": NO}),
-    PageRow("intel_xpu", ("attention_backend",), (64, 128)),
-)
-
-
-# Refusals
-
-_BOTH_VERSIONS = _refusals(
-    Refusal(
-        _l2(disable_radix_cache=YES),
-        "L2 and L3 hang on the radix tree, so the two exclude each other",
-        "drop one of them",
-        "article §5.6; _handle_cache_compatibility",
-    ),
-    Refusal(
-        {"disaggregation_decode_enable_offload_kvcache": YES, "disaggregation_mode": ("null", "prefill")},
-        "only a decode server offloads its cache this way",
-        "drop the flag",
-        "_handle_cache_compatibility",
-    ),
-    Refusal(
-        _l2(is_mla=YES, hicache_mem_layout=("page_head",)),
-        "page_head sorts a page by heads, and an MLA cache has none",
-        "take page_first",
-        "article §5.3; memory_pool_host.py, MLATokenToKVPoolHost",
-    ),
-    Refusal(
-        {"schedule_policy": ("priority",)},
-        "the command line offers it, but the scheduler does not know it",
-        "take --schedule-policy fcfs with --enable-priority-scheduling",
-        "schedule_policy.py",
-    ),
-    Refusal(
-        {
-            "enable_priority_scheduling": YES,
-            "schedule_policy": ("lpm", "random", "dfs-weight", "routing-key", "hrrn", "shortest-prefill-first"),
-        },
-        "priorities only go with fcfs and lof",
-        "take one of these",
-        "check_server_args",
-    ),
-    Refusal(
-        {"is_nsa": YES, "is_npu": NO, "kv_cache_dtype": ("fp8_e5m2", "fp4_e2m1", "mxfp8", "nvfp4", "fp4_mx_block16")},
-        "sparse attention caches in bfloat16 or fp8_e4m3 only",
-        "take one of these",
-        "server_args.py; 0.5.23: overrides.py",
-    ),
-    Refusal(
-        {"is_grouped": YES, "speculative_algorithm": ("STANDALONE",)},
-        "a separate draft model does not go with attention groups",
-        "drop one of them",
-        "server_args.py; 0.5.23: speculative_hook.py",
-    ),
-    Refusal(
-        {"is_token_tree": YES, "attention_backend": ("trtllm_mha",)},
-        "these kernels verify a line of draft tokens, not a tree",
-        "take --speculative-eagle-topk 1",
-        "server_args.py; 0.5.23: speculative_hook.py",
-    ),
-    Refusal(
-        {"disaggregation_mode": ("decode",)},
-        "not modelled here, and v0.5.7 gives a decode server no prefix cache at all",
-        "describe the prefill server",
-        "server_args.py, _handle_pd_disaggregation",
-    ),
-)
-
-_ONLY_V057 = _refusals(
-    Refusal(
-        {"enable_hierarchical_cache": NO, "has_storage": YES, "hicache_storage_backend": _have(
-            FLAG_OF["hicache_storage_backend"].all_choices)},
-        "v0.5.7 starts, then asks a tree without L2 to prefetch and dies at its first request",
-        "add --enable-hierarchical-cache",
-        "scheduler.py, _prefetch_kvcache",
-    ),
-    Refusal(
-        _l2(hicache_storage_backend=("mooncake",), hicache_mem_layout=("page_first_kv_split",)),
-        "Mooncake takes a page in one piece, which this layout splits",
-        "take another store",
-        "mooncake_store.py, register_mem_pool_host",
-    ),
-    Refusal(
-        _l2(hicache_storage_backend=("hf3fs",), hicache_mem_layout=("page_head", "page_first_kv_split")),
-        "3FS cannot tell the size of a page in this layout",
-        "take page_first",
-        "storage/backend_factory.py",
-    ),
-    Refusal(
-        {"is_sm100": NO, "attention_backend": ("trtllm_mla", "trtllm_mha")},
-        "these kernels run on Blackwell only",
-        "take another backend",
-        "server_args.py, _handle_attention_backend_compatibility",
-    ),
-    Refusal(
-        {"is_sm100": NO, "decode_attention_backend": ("trtllm_mla", "trtllm_mha")},
-        "these kernels run on Blackwell only",
-        "take another backend",
-        "server_args.py, _handle_attention_backend_compatibility",
-    ),
-    *(
-        Refusal(
-            {name: ("fa4",)},
-            "FlashAttention 4 is for prefill only",
-            "take --prefill-attention-backend fa4",
-            "server_args.py, _handle_attention_backend_compatibility",
+def _chunk_of_whole_pages(case: Case) -> None:
+    if case.chunk_tokens > 0 and case.chunk_tokens % case.page_size:
+        raise ConfigError(
+            f"--chunked-prefill-size {case.args.chunked_prefill_size}",
+            f"a chunk of {case.chunk_tokens} tokens is no whole number of pages of {case.page_size}",
+            "take a multiple of --page-size (times the attention groups)",
+            "check_server_args",
         )
-        for name in _DECODE
-    ),
-    Refusal(
-        {"is_token_tree": YES, "is_paged": YES, "speculative_eagle_topk": tuple(range(2, 65)), "attention_backend": (
-            "triton", "flashmla", "cutlass_mla", "trtllm_mla", "nsa", "torch_native", "aiter")},
-        "a tree of draft tokens goes wrong in pages of these kernels",
-        "take --attention-backend flashinfer, --page-size 1 or --speculative-eagle-topk 1",
-        "server_args.py, _handle_speculative_decoding",
-    ),
-    Refusal(
-        {"is_staged": YES, "pp_size": tuple(range(2, 1025)), "enable_mixed_chunk": YES},
-        "stages do not mix prefill and decode",
-        "drop --enable-mixed-chunk",
-        "check_server_args",
-    ),
-    Refusal(
-        {"is_staged": YES, "is_speculative": YES, "speculative_algorithm": ()},
-        "",
-        "",
-        "",
-    ),
+
+
+# L2 and L3
+
+
+def _model_has_whole_cache(case: Case) -> None:
+    why = case.model.unsupported_reason
+    if why is None:
+        return
+    if case.has_l2 and UPSTREAM[case.profile] == "v0.5.7":
+        raise ConfigError(
+            f"--enable-hierarchical-cache with {case.model.name} ({why})",
+            "v0.5.7's L2 takes MHA and MLA caches only",
+            "take another model, or leave L2 off in SGLang",
+            "article §5.9; hiradix_cache.py, HiRadixCache.__init__",
+        )
+    raise ConfigError(
+        f"model {case.model.name}", f"its cache is not modelled here ({why})", "take a model of MHA or MLA", "here"
+    )
+
+
+def _copies(case: Case) -> None:
+    """There is no copy operator for every layout."""
+    io_backend, layout = have(case.args.hicache_io_backend), have(case.args.hicache_mem_layout)
+    known = tables.COPY_LAYOUTS[case.is_mla, io_backend]
+    if case.has_l2 and layout not in known:
+        raise ConfigError(
+            f"--hicache-mem-layout {layout} with --hicache-io-backend {io_backend}",
+            f"upstream has no such copy of an {'MLA' if case.is_mla else 'MHA'} cache",
+            f"take {' or '.join(known)}",
+            "article §5.3 and §5.4; memory_pool_host.py",
+        )
+
+
+def _edges_v057(case: Case) -> None:
+    """Combinations that run in v0.5.7, and that the article lists as doubtful."""
+    if case.has_l2 and case.model.attention.name == "nsa":
+        case.warn(
+            "--enable-hierarchical-cache",
+            "L2 takes sparse attention for a plain MLA: it leaves out the indexer's keys, and with an FP8 cache its "
+            "rows are shorter than the device's [article §5.9; memory_pool_host.py]",
+        )
+    if case.has_l2 and case.args.kv_cache_dtype == "fp4_e2m1":
+        case.warn(
+            "--kv-cache-dtype",
+            "L2 takes an FP4 cache for a plain one; whether both sides agree on its bytes is not checked "
+            "[article §5.9; memory_pool_host.py]",
+            "fp4_e2m1",
+            "fp4_e2m1",
+        )
+
+
+_NUMBER = (int, float)
+_EXTRA: dict[str, tuple[tuple[type, ...], str]] = {
+    "prefetch_threshold": ((int,), "int"),
+    "prefetch_timeout_base": (_NUMBER, "number"),
+    "prefetch_timeout_per_ki_token": (_NUMBER, "number"),
+}
+"""Types of what SGLang itself reads from the extra config. A bool is an int to upstream, and so it is here."""
+
+
+def _json_object(flag: str, text: str, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(flag, f"not JSON: {error}", "quote the JSON for the shell", where) from None
+    if not isinstance(value, dict):
+        raise ConfigError(flag, f"must be a JSON object, got {type(value).__name__}", "write {...}", where)
+    return value
+
+
+def _extra_config(case: Case, strict: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What SGLang reads of the extra config, and the rest. `strict`: a bool must be one."""
+    flag, where = "--hicache-storage-backend-extra-config", "hiradix_cache.py; 0.5.23: hybrid_cache_controller.py"
+    text = case.args.hicache_storage_backend_extra_config or "{}"
+    if text.startswith("@"):
+        raise ConfigError(f"{flag} {text}", "files are not read here", "write its JSON in place of the name", where)
+    rest = _json_object(flag, text, where)
+    own = {name: rest.pop(name) for name in (*_EXTRA, "hicache_storage_pass_prefix_keys") if name in rest}
+    expected = _EXTRA | {"hicache_storage_pass_prefix_keys": ((bool,) if strict else (object,), "bool")}
+    for name, value in own.items():
+        types, wanted = expected[name]
+        if not isinstance(value, types):
+            got = type(value).__name__
+            raise ConfigError(f"{flag}: {name}", f"must be {wanted}, got {got}", "correct the JSON", where)
+    return own, rest
+
+
+def _storage(strict: bool, read_without_store: bool, case: Case) -> None:
+    """L3's configuration. v0.5.7 reads it even where there is no store; 0.5.23 is stricter with it."""
+    args = case.args
+    backend = args.hicache_storage_backend
+    if not case.has_l2 or (backend is None and not read_without_store):
+        return
+    own, rest = _extra_config(case, strict)
+    if backend is None:
+        return
+    missing = [name for name in ("backend_name", "module_path", "class_name") if name not in rest]
+    if backend == "dynamic" and missing:
+        raise ConfigError(
+            "--hicache-storage-backend dynamic",
+            f"the extra config lacks {' and '.join(missing)}",
+            "name the class that implements the store",
+            "storage/backend_factory.py",
+        )
+    if own.get("prefetch_threshold", case.page_size) < case.page_size:
+        case.warn(
+            "prefetch_threshold",
+            "less than a page is never fetched [article §6; cache_controller.py]",
+            own["prefetch_threshold"],
+            case.page_size,
+        )
+    defaults = StorageConfig(backend)
+    case.storage = StorageConfig(
+        backend,
+        prefetch_threshold=max(int(own.get("prefetch_threshold", defaults.prefetch_threshold)), case.page_size),
+        prefetch_timeout_base=float(own.get("prefetch_timeout_base", defaults.prefetch_timeout_base)),
+        prefetch_timeout_per_ki_token=float(
+            own.get("prefetch_timeout_per_ki_token", defaults.prefetch_timeout_per_ki_token)
+        ),
+        hicache_storage_pass_prefix_keys=bool(own.get("hicache_storage_pass_prefix_keys", False)),
+        rest=rest,
+    )
+
+
+def _retries(case: Case) -> None:
+    """0.5.23's two flags are knobs of `Rules` too, and a flag that was set goes before the knob."""
+    if case.chose("hicache_storage_prefetch_retry_max_attempts"):
+        attempts = case.args.hicache_storage_prefetch_retry_max_attempts
+        case.rules = replace(case.rules, prefetch_retry_attempts=have(attempts))
+    if case.chose("hicache_storage_prefetch_retry_poll_interval"):
+        passes = case.args.hicache_storage_prefetch_retry_poll_interval
+        case.rules = replace(case.rules, prefetch_retry_passes=have(passes))
+
+
+# Sizes
+
+
+def _whole_pages(case: Case) -> None:
+    for name in ("max_total_tokens", "hicache_total_tokens"):
+        tokens = getattr(case.args, name)
+        if tokens is not None:
+            if tokens < case.page_size:
+                raise ConfigError(
+                    f"{FLAG_OF[name].name} {tokens}",
+                    f"not one page of {case.page_size} tokens fits",
+                    "raise it, or lower --page-size",
+                    "model_runner_kv_cache_mixin.py, init_memory_pool",
+                )
+            reason = f"a level has whole pages, here of {case.page_size} tokens [model_runner_kv_cache_mixin.py]"
+            case.rewrite(reason, **{name: tokens - tokens % case.page_size})
+
+
+def _l1(case: Case) -> None:
+    """What --max-total-tokens says, but no more than the GPU has room for."""
+    args, gpu_mem_bytes, page_size = case.args, case.device.gpu_mem_bytes, case.page_size
+    if gpu_mem_bytes is not None:
+        fraction = have(args.mem_fraction_static)
+        tokens = sizing.profiled_l1_tokens(gpu_mem_bytes, fraction, case.weight_bytes, case.device_token_bytes)
+        room = tokens // page_size * page_size
+        if room <= 0:
+            raise ConfigError(
+                f"--mem-fraction-static {fraction:g}",
+                f"that share of the GPU, {fraction * gpu_mem_bytes / 1e9:.2f} GB, does not hold the weights, "
+                f"{case.weight_bytes / 1e9:.2f} GB, and a page of cache",
+                "raise it, or --tp-size",
+                "model_runner_kv_cache_mixin.py, init_memory_pool",
+            )
+        case.l1_pages = room // page_size
+        if args.max_total_tokens is not None and args.max_total_tokens > room:
+            reason = "the GPU has no room for more [model_runner_kv_cache_mixin.py, init_memory_pool]"
+            case.rewrite(reason, max_total_tokens=room)
+    elif args.max_total_tokens is None:
+        raise ConfigError(
+            "--max-total-tokens",
+            "the size of L1 can be derived from GPU memory only, which is not known",
+            "give the flag, or describe the GPU",
+            "model_runner_kv_cache_mixin.py, init_memory_pool",
+        )
+    if case.args.max_total_tokens is not None:
+        case.l1_pages = case.args.max_total_tokens // page_size
+
+
+def _auto_ratio(case: Case) -> None:
+    """0.5.23 shrinks its default ratio to what the host has. A ratio or size that was given stands."""
+    args, host_bytes = case.args, case.device.host_available_bytes
+    default = FLAG_OF["hicache_ratio"].default
+    given = args.hicache_ratio is not None or args.hicache_size or args.hicache_total_tokens is not None
+    if args.hicache_ratio is None:
+        case.put(hicache_ratio=default)
+    if not case.has_l2:
+        return
+    if given:
+        reason = "a ratio or size that is given stands [hicache_hook.py, handle_hicache_ratio_default]"
+        case.rewrite(reason, hicache_host_memory_fraction=None)
+    elif host_bytes is not None:
+        fraction = args.hicache_host_memory_fraction
+        fraction = sizing.AUTO_SIZE_FRACTION if fraction is None else fraction
+        l1_bytes = case.l1_tokens * case.device_token_bytes
+        ratio = sizing.auto_ratio(have(case.args.hicache_ratio), fraction, l1_bytes, host_bytes, _ranks_of_host(case))
+        if ratio <= 0:
+            raise ConfigError(
+                "--enable-hierarchical-cache",
+                "the host has no memory left beside the 10 GiB it keeps",
+                "give --hicache-size, or take a larger host",
+                "hicache_auto_size.py",
+            )
+        case.rewrite("the host has no room for more [hicache_auto_size.py]", hicache_ratio=ratio)
+    case.put(hicache_host_memory_fraction=None)  # spent: the ratio stands from here on
+
+
+def _ranks_of_host(case: Case) -> int:
+    """Ranks of one server on one host; other replicas on it are not counted, as upstream does not."""
+    return max(have(case.args.tp_size) * have(case.args.pp_size) // have(case.args.nnodes), 1)
+
+
+def _l2(case: Case) -> None:
+    """Our exact size goes before upstream's size in GB, and that before the ratio."""
+    if not case.has_l2:
+        return
+    args, page_size = case.args, case.page_size
+    if args.hicache_total_tokens is not None:
+        case.l2_pages = args.hicache_total_tokens // page_size
+        case.rules = replace(case.rules, l2_must_exceed_l1=False)
+    elif args.hicache_size:
+        case.l2_pages = sizing.l2_pages_by_size(args.hicache_size, case.token_bytes, page_size)
+    else:
+        case.l2_pages = sizing.l2_pages_by_ratio(case.l1_tokens, have(args.hicache_ratio), page_size)
+    if case.l2_pages <= case.l1_pages:
+        _l2_is_small(case)
+
+
+def _l2_is_small(case: Case) -> None:
+    flag = _size_flag(case)
+    sizes = f"L2 has {case.l2_tokens} tokens, L1 {case.l1_tokens}"
+    source = "article §6; memory_pool_host.py; 0.5.23: pool_host/base.py"
+    if case.rules.l2_must_exceed_l1:
+        do = "raise it, or give --hicache-total-tokens, which may be any size"
+        raise ConfigError(flag, f"L2 must exceed L1, but {sizes}", do, source)
+    case.warn(flag, f"{sizes}: there is little that L1 forgets and L2 remembers [{source}]")
+
+
+def _size_flag(case: Case) -> str:
+    """The flag that has set the size of L2."""
+    if case.args.hicache_total_tokens is not None:
+        return "--hicache-total-tokens"
+    return "--hicache-size" if case.args.hicache_size else "--hicache-ratio"
+
+
+def _overridden_sizes(case: Case) -> None:
+    setter = _size_flag(case)
+    order = ("hicache_total_tokens", "hicache_size", "hicache_ratio")
+    for name in order[[FLAG_OF[n].name for n in order].index(setter) + 1 :]:
+        if case.has_l2 and case.chose(name):
+            value = getattr(case.args, name)
+            case.warn(FLAG_OF[name].name, f"does nothing: {setter} goes before it [article §6]", value, value)
+
+
+def _host_room(ranks_share: bool, case: Case) -> None:
+    """Both versions keep 10 GiB. v0.5.7 asks on every rank whether the whole host would do, 0.5.23 for its share."""
+    if not case.has_l2 or case.device.host_available_bytes is None:
+        return
+    ranks = _ranks_of_host(case)
+    room = case.device.host_available_bytes - sizing.HOST_RESERVE_BYTES
+    wanted = case.l2_tokens * case.token_bytes
+    share = room // ranks if ranks_share else room
+    if wanted > share:
+        raise ConfigError(
+            _size_flag(case),
+            f"L2 of a rank takes {wanted / 1e9:.2f} GB, and the host has {share / 1e9:.2f} GB for it beside 10 GiB",
+            "lower it",
+            "article §6; memory_pool_host.py; 0.5.23: pool_host/base.py",
+        )
+    if wanted * ranks > room:
+        case.warn(
+            _size_flag(case),
+            f"L2 of {ranks} ranks takes {wanted * ranks / 1e9:.2f} GB of the host's {room / 1e9:.2f} GB: v0.5.7 checks "
+            "each rank as if it were alone [memory_pool_host.py]",
+        )
+
+
+_SCARCE_PREFETCH = 0.25
+"""Of L1. The article calls a ratio of 1.2 scarce, which makes 0.16; the defaults make 0.8."""
+
+
+def _prefetch_room(case: Case) -> None:
+    limit = case.prefetch_limit_tokens
+    if case.storage is None or limit >= _SCARCE_PREFETCH * case.l1_tokens:
+        return
+    effect = "so nothing is ever fetched from L3" if limit <= 0 else "so under load L3 is often passed over"
+    reason = f"prefetches in flight are limited to {max(limit, 0)} tokens, {effect} [article §6; cache_controller.py]"
+    case.warn(_size_flag(case), reason)
+
+
+def _running_v057(case: Case) -> None:
+    limit = case.args.max_running_requests
+    pool = _request_slots(case) if limit is None else limit
+    running = case.l1_tokens // 2 if limit is None else limit // case.groups
+    case.max_running_requests = min(running, pool)
+    if case.max_running_requests <= 0:
+        raise ConfigError(
+            "--max-running-requests",
+            "not one request per attention group may run",
+            "raise it",
+            "tp_worker.py",
+        )
+
+
+def _running_v0523(case: Case) -> None:
+    limit = case.args.max_running_requests
+    wanted = _request_slots(case) if limit is None else max(1, limit // case.groups)
+    case.max_running_requests = min(wanted, case.l1_tokens // 2)
+
+
+def _request_slots(case: Case) -> int:
+    """Upstream's guess of how many requests L1 could serve. An unknown context length counts as a short one."""
+    context = case.args.context_length
+    return 4096 if context is None else min(max(int(case.l1_tokens / context * 512), 2048), 4096)
+
+
+# Flags to no avail
+
+_NEEDS_L2 = tuple(f.field for f in FLAGS if f.field.startswith("hicache_"))
+_NEEDS_L3 = (
+    "hicache_storage_prefetch_policy",
+    "hicache_storage_backend_extra_config",
+    "hicache_storage_prefetch_retry_poll_interval",
+    "hicache_storage_prefetch_retry_max_attempts",
 )
+
+
+def _inert(case: Case) -> None:
+    """Flags that were set and do nothing, because what they set is off."""
+    names, needed = (
+        (_NEEDS_L3, "--hicache-storage-backend")
+        if case.has_l2
+        else (_NEEDS_L2, FLAG_OF["enable_hierarchical_cache"].name)
+    )
+    for name in names:
+        if case.storage is None and case.chose(name):
+            value = getattr(case.args, name)
+            case.warn(FLAG_OF[name].name, f"does nothing without {needed}", value, value)
+
+
+# The order of things
+
+_RULES: dict[str, tuple[_Rule, ...]] = {
+    "v0.5.7": (
+        _values,
+        _flags_of_this_version,
+        _defaults,
+        _refusals(*tables.UNMODELLED),
+        _eviction,
+        _rows(*tables.NPU),
+        partial(_machine, sizing.mem_fraction_v057),
+        _rows(*tables.NSA_GROUPS_V057, *tables.NSA),
+        _rows(*tables.BLACKWELL_MLA, *tables.HICACHE_V057, *tables.BLACKWELL_MHA),
+        _page_rows(*tables.PAGES_V057),
+        _rows(*tables.DEFAULT_PAGE),
+        _rows(*tables.ONE_GROUP_V057),
+        _groups,
+        _rows(*tables.SPECULATION, *tables.MIXED_CHUNK_V057),
+        _draft_tokens,
+        _rows(*tables.WITHOUT_TREE),
+        _refusals(*tables.REFUSALS, *tables.REFUSALS_V057),
+        _model_has_whole_cache,
+        _copies,
+        _edges_v057,
+        _chunk_of_whole_pages,
+        _whole_pages,
+        _l1,
+        _l2,
+        _overridden_sizes,
+        partial(_host_room, False),
+        _running_v057,
+        partial(_storage, False, True),
+        _prefetch_room,
+        _inert,
+    ),
+    "v0.5.23": (
+        _values,
+        _flags_of_this_version,
+        _defaults,
+        _refusals(*tables.OFFLOAD_V0523, *tables.UNMODELLED),
+        _eviction,
+        _spell_groups_the_new_way,
+        _rows(*tables.NPU),
+        partial(_machine, sizing.mem_fraction_v0523),
+        _rows(*tables.NSA, *tables.BLACKWELL_MLA, *tables.BLACKWELL_MHA),
+        _page_rows(*tables.PAGES_V0523),
+        _rows(*tables.DEFAULT_PAGE, *tables.HICACHE_V0523),
+        _groups,
+        _rows(*tables.SPECULATION, *tables.MIXED_CHUNK_V0523),
+        _draft_tokens,
+        _rows(*tables.WITHOUT_TREE),
+        _refusals(*tables.REFUSALS, *tables.REFUSALS_V0523),
+        _model_has_whole_cache,
+        _copies,
+        _chunk_of_whole_pages,
+        _whole_pages,
+        _l1,
+        _auto_ratio,
+        _l2,
+        _overridden_sizes,
+        partial(_host_room, True),
+        _running_v0523,
+        partial(_storage, True, False),
+        _retries,
+        _prefetch_room,
+        _inert,
+    ),
+}

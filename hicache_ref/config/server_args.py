@@ -10,6 +10,7 @@ Rules of this file
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -66,15 +67,18 @@ def _flag(kind: type, names: str, help: str, default: object = None, **more: Any
     return field(default=None, metadata=dict(kind=kind, names=tuple(names.split()), help=help, default=default, **more))
 
 
-_ATTENTION = (
-    "triton torch_native flex_attention nsa cutlass_mla fa3 fa4 flashinfer flashmla trtllm_mla trtllm_mha "
-    "dual_chunk_flash_attn aiter wave intel_amx ascend intel_xpu"
-).split()
-_ATTENTION_LATER = (
-    "dsa qsa dsv4 compressed llada2_cfg_flashinfer cutedsl_mla tokenspeed_mla hpc_ops minicpm_flashattn "
-    "minicpm_flashinfer"
-).split()
-_KERNELS: dict[str, Any] = {"choices": tuple(_ATTENTION), "later_choices": tuple(_ATTENTION_LATER)}
+# fmt: off
+_KERNELS: dict[str, Any] = {
+    "choices": (
+        "triton", "torch_native", "flex_attention", "nsa", "cutlass_mla", "fa3", "fa4", "flashinfer", "flashmla",
+        "trtllm_mla", "trtllm_mha", "dual_chunk_flash_attn", "aiter", "wave", "intel_amx", "ascend", "intel_xpu",
+    ),
+    "later_choices": (
+        "dsa", "qsa", "dsv4", "compressed", "llada2_cfg_flashinfer", "cutedsl_mla", "tokenspeed_mla", "hpc_ops",
+        "minicpm_flashattn", "minicpm_flashinfer",
+    ),
+}
+# fmt: on
 _NEW: dict[str, Any] = {"only": "v0.5.23"}
 
 
@@ -93,9 +97,7 @@ class ServerArgs:
         choices=("auto", "fp8_e5m2", "fp8_e4m3", "bf16", "bfloat16", "fp4_e2m1"),
         later_choices=("mxfp8", "nvfp4", "fp4_mx_block16"),
     )
-    tp_size: int | None = _flag(
-        int, "--tp-size --tensor-parallel-size --tp", "GPUs that share every layer.", 1, low=1
-    )
+    tp_size: int | None = _flag(int, "--tp-size --tensor-parallel-size --tp", "GPUs that share every layer.", 1, low=1)
     pp_size: int | None = _flag(
         int, "--pp-size --pipeline-parallel-size --pp", "Stages the layers are cut into.", 1, low=1
     )
@@ -151,50 +153,85 @@ class ServerArgs:
         int, "--hicache-size", "L2 of a rank, in GB of 10^9 bytes; 0: by --hicache-ratio.", 0, low=0
     )
     hicache_total_tokens: int | None = _flag(
-        int, "--hicache-total-tokens", "L2 of a rank, in tokens, exactly; goes before size and ratio.", low=1,
-        suffixes=True, only=OURS,
+        int,
+        "--hicache-total-tokens",
+        "L2 of a rank, in tokens, exactly; goes before size and ratio.",
+        low=1,
+        suffixes=True,
+        only=OURS,
     )
     hicache_host_memory_mode: str | None = _flag(
-        str, "--hicache-host-memory-mode", "Host memory as a level, or as a staging buffer.", "cache",
-        choices=("cache", "buffer_only"), **_NEW,
+        str,
+        "--hicache-host-memory-mode",
+        "Host memory as a level, or as a staging buffer.",
+        "cache",
+        choices=("cache", "buffer_only"),
+        **_NEW,
     )
     hicache_host_memory_fraction: float | None = _flag(
-        float, "--hicache-host-memory-fraction", "Share of free host memory that L2's default ratio may take.",
-        low=0, high=1, **_NEW,
+        float,
+        "--hicache-host-memory-fraction",
+        "Share of free host memory that L2's default ratio may take.",
+        low=0,
+        high=1,
+        **_NEW,
     )
     hicache_write_policy: str | None = _flag(
-        str, "--hicache-write-policy", "When L1 is copied to L2.", "write_through",
+        str,
+        "--hicache-write-policy",
+        "When L1 is copied to L2.",
+        "write_through",
         choices=("write_back", "write_through", "write_through_selective"),
     )
     hicache_io_backend: str | None = _flag(
-        str, "--hicache-io-backend", "How pages travel between L1 and L2.", "kernel",
+        str,
+        "--hicache-io-backend",
+        "How pages travel between L1 and L2.",
+        "kernel",
         choices=("direct", "kernel", "kernel_ascend"),
     )
     hicache_mem_layout: str | None = _flag(
-        str, "--hicache-mem-layout", "Order of bytes in L2.", "layer_first",
+        str,
+        "--hicache-mem-layout",
+        "Order of bytes in L2.",
+        "layer_first",
         choices=("layer_first", "page_first", "page_first_direct", "page_first_kv_split", "page_head"),
     )
     hicache_storage_backend: str | None = _flag(
-        str, "--hicache-storage-backend", "L3; none if not given.",
+        str,
+        "--hicache-storage-backend",
+        "L3; none if not given.",
         choices=("file", "mooncake", "hf3fs", "nixl", "aibrix", "dynamic", "eic"),
         later_choices=("sim", "npu_memcache", "simm", "mori", "shm", "tensorcast", "seaweedfs"),
         our_choices=("redis", "lmdb"),
     )
     hicache_storage_prefetch_policy: str | None = _flag(
-        str, "--hicache-storage-prefetch-policy", "How long a request waits for L3.", "best_effort",
+        str,
+        "--hicache-storage-prefetch-policy",
+        "How long a request waits for L3.",
+        "best_effort",
         choices=("best_effort", "wait_complete", "timeout"),
     )
     hicache_storage_backend_extra_config: str | None = _flag(
-        str, "--hicache-storage-backend-extra-config",
+        str,
+        "--hicache-storage-backend-extra-config",
         "A JSON object: prefetch_threshold (tokens), prefetch_timeout_base (s), prefetch_timeout_per_ki_token "
         "(s per 1024 tokens), hicache_storage_pass_prefix_keys, and what the backend takes.",
     )
     hicache_storage_prefetch_retry_poll_interval: int | None = _flag(
-        int, "--hicache-storage-prefetch-retry-poll-interval", "Scheduler passes between two looks at L3; 0: no second "
-        "look after a miss.", 8, low=0, **_NEW,
+        int,
+        "--hicache-storage-prefetch-retry-poll-interval",
+        "Scheduler passes between two looks at L3; 0: no second look after a miss.",
+        8,
+        low=0,
+        **_NEW,
     )
     hicache_storage_prefetch_retry_max_attempts: int | None = _flag(
-        int, "--hicache-storage-prefetch-retry-max-attempts", "Repeated looks at L3 a request may take.", 8, low=0,
+        int,
+        "--hicache-storage-prefetch-retry-max-attempts",
+        "Repeated looks at L3 a request may take.",
+        8,
+        low=0,
         **_NEW,
     )
     enable_unified_cache_external_linker: bool | None = _flag(
@@ -211,12 +248,18 @@ class ServerArgs:
     prefill_max_requests: int | None = _flag(int, "--prefill-max-requests", "Requests of a prefill batch.", low=1)
     max_running_requests: int | None = _flag(int, "--max-running-requests", "Requests that run at once.", low=1)
     schedule_policy: str | None = _flag(
-        str, "--schedule-policy", "Order of the waiting queue.", "fcfs",
+        str,
+        "--schedule-policy",
+        "Order of the waiting queue.",
+        "fcfs",
         choices=("lpm", "random", "fcfs", "dfs-weight", "lof", "priority"),
         later_choices=("routing-key", "hrrn", "shortest-prefill-first"),
     )
     schedule_conservativeness: float | None = _flag(
-        float, "--schedule-conservativeness", "How much of the running requests' outputs admission sets aside.", 1.0,
+        float,
+        "--schedule-conservativeness",
+        "How much of the running requests' outputs admission sets aside.",
+        1.0,
         low=0,
     )
     enable_mixed_chunk: bool | None = _flag(bool, "--enable-mixed-chunk", "Prefill and decode in one batch.", False)
@@ -236,8 +279,11 @@ class ServerArgs:
         str, "--decode-attention-backend", "Attention kernels of decode.", **_KERNELS
     )
     speculative_algorithm: str | None = _flag(
-        str, "--speculative-algorithm --speculative-algo", "Speculative decoding; EAGLE keys the cache by bigrams.",
-        choices=("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM"), later_choices=("DFLASH", "DSPARK", "UNO"),
+        str,
+        "--speculative-algorithm --speculative-algo",
+        "Speculative decoding; EAGLE keys the cache by bigrams.",
+        choices=("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM"),
+        later_choices=("DFLASH", "DSPARK", "UNO"),
     )
     speculative_num_steps: int | None = _flag(int, "--speculative-num-steps", "Draft steps of a round.", low=1)
     speculative_eagle_topk: int | None = _flag(
@@ -254,9 +300,13 @@ FLAG_OF: Mapping[str, Flag] = {flag.field: flag for flag in FLAGS}
 DIFFERENCES: dict[str, dict[str, object]] = {
     "v0.5.7": {},
     "article": {"hicache_write_policy": "write_through_selective"},  # article §6
-    "v0.5.23": {"hicache_mem_layout": "page_first", "hicache_storage_prefetch_policy": "timeout"},
+    "v0.5.23": {
+        "hicache_mem_layout": "page_first",
+        "hicache_storage_prefetch_policy": "timeout",
+        "hicache_ratio": None,
+    },
 }
-"""What a profile takes instead of the flag's default."""
+"""What a profile takes instead of the flag's default; None: it asks the machine first."""
 
 
 def is_known_to(flag: Flag, profile: str) -> bool:
@@ -270,8 +320,8 @@ def defaults_for(profile: str) -> dict[str, object]:
         raise ConfigError(
             f"profile {profile!r}", "no such profile", _instead(profile, DIFFERENCES), "hicache_ref.control.rules"
         )
-    known = {f.field: f.default for f in FLAGS if f.default is not None and is_known_to(f, profile)}
-    return known | DIFFERENCES[profile]
+    known = {f.field: f.default for f in FLAGS if is_known_to(f, profile)}
+    return {name: value for name, value in (known | DIFFERENCES[profile]).items() if value is not None}
 
 
 _SUFFIX = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -298,6 +348,8 @@ def check_value(flag: Flag, value: object, profile: str) -> None:
     if value in flag.later_choices and UPSTREAM[profile] == "v0.5.7":
         raise ConfigError(what, "v0.5.7 does not have this choice", "take profile v0.5.23", "server_args.py")
     if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise ConfigError(what, "it must be finite", "give a number", "server_args.py")
         if flag.low is not None and value < flag.low:
             raise ConfigError(what, f"it must be at least {flag.low:g}", "raise it", "server_args.py")
         if flag.high is not None and value > flag.high:

@@ -68,7 +68,10 @@ class Load:
     """1 without DP attention."""
     speculative_algorithm: str | None
     max_total_tokens: int | None
+    max_running_requests: int | None
     is_mla: bool
+    decodes: bool
+    """False: the prefill server of a pair."""
 
 
 def mem_fraction_v057(gpu_mem_bytes: int | None, load: Load) -> float:
@@ -76,7 +79,8 @@ def mem_fraction_v057(gpu_mem_bytes: int | None, load: Load) -> float:
     if gpu_mem_bytes is None:
         return 0.88
     gpu_mib = gpu_mem_bytes // MIB
-    reserved_mib = _activations_mib(load) + load.graph_batch * 2 + _padding_mib(load)
+    reserved_mib = _activations_mib(load) + load.graph_batch * 2
+    reserved_mib += _padding_mib(load.graph_batch, load.attention_groups)
     if gpu_mib > 60 * 1024:
         reserved_mib = max(reserved_mib, 10 * 1024)
     reserved_mib += {None: 0, "NGRAM": 0, "STANDALONE": 6 * 1024}.get(load.speculative_algorithm, 2 * 1024)
@@ -88,8 +92,10 @@ def mem_fraction_v0523(gpu_mem_bytes: int | None, load: Load) -> float:
     if gpu_mem_bytes is None:
         return 0.95
     gpu_mib = gpu_mem_bytes // MIB
-    prefill_graphs_mib = 1.5 * 1024 if load.is_mla else _prefill_graphs(load) * 8
-    reserved_mib = _activations_mib(load) + load.graph_batch * 2 + _padding_mib(load) + prefill_graphs_mib
+    reserved_mib = _activations_mib(load) + (1.5 * 1024 if load.is_mla else _prefill_graphs(load) * 8)
+    if load.decodes:
+        batch = min(load.graph_batch, load.max_running_requests or load.graph_batch)
+        reserved_mib += batch * 2 + _padding_mib(batch, load.attention_groups)
     if gpu_mib > 60 * 1024:
         reserved_mib = max(reserved_mib, 10 * 1024)
     return round((gpu_mib - reserved_mib) / gpu_mib, 3)
@@ -100,16 +106,16 @@ def _activations_mib(load: Load) -> float:
     return 512 + max(tokens, 2048) * 1.5 + load.tp_size * load.pp_size / 8 * 1024
 
 
-def _padding_mib(load: Load) -> float:
+def _padding_mib(graph_batch: int, attention_groups: int) -> float:
     """What attention groups of unlike batch sizes waste, more of it where the graphs are large."""
-    if load.attention_groups == 1:
-        return 0
-    return load.graph_batch * load.attention_groups * (4.5 if load.graph_batch > 300 else 3)
+    return 0 if attention_groups == 1 else graph_batch * attention_groups * (4.5 if graph_batch > 300 else 3)
 
 
 def _prefill_graphs(load: Load) -> int:
     """How many prefill graphs 0.5.23 captures: finer steps for short batches (`cuda_graph_hook.py`)."""
-    largest = load.chunk_tokens if load.max_total_tokens is None else min(load.chunk_tokens, load.max_total_tokens)
+    largest = min(load.chunk_tokens, load.max_total_tokens or load.chunk_tokens)
+    if load.pp_size > 1:
+        largest = min(largest, 8192)
     steps = ((4, 33, 4), (48, 257, 16), (288, 513, 32), (576, 1025, 64), (1280, 4097, 256), (4608, largest + 1, 512))
     return sum(size <= largest for step in steps for size in range(*step))
 

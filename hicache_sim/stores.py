@@ -1,0 +1,223 @@
+"""What an L3 store holds, and what it answers: capacity, eviction, leases. Times are the plane's business.
+
+Rules of this file
+- A store is asked in batches, of the names of pages, and answers with how many leading pages are there, read or written.
+- One class for each way of evicting, found by the name in the store's profile. All share one contract suite.
+- Everything is a function of the calls and their times; nothing here draws random numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Name = Any
+
+
+class Store:
+    """Pages by name, without limit and for ever, up to `capacity_pages`: then it refuses writes."""
+
+    checks_after_reading = False
+    """Whether a page may be overwritten while it is read."""
+
+    def __init__(
+        self,
+        capacity_pages: float,
+        high_watermark: float = 1.0,
+        low_watermark: float = 1.0,
+        lease_s: float = 0.0,
+    ) -> None:
+        self.capacity_pages = capacity_pages
+        self.high_pages = capacity_pages * high_watermark
+        self.low_pages = capacity_pages * low_watermark
+        self.lease_s = lease_s
+        self.held: dict[Name, float] = {}
+        """Name to the time of its last use (what that means is the kind's), oldest first where the kind keeps order."""
+        self.evicted = 0
+        self.refused = 0
+
+    def probe(self, names: Sequence[Name], now_s: float) -> int:
+        """How many leading pages are there."""
+        held = self.held
+        for at, name in enumerate(names):
+            if name not in held:
+                return at
+        return len(names)
+
+    def read(self, names: Sequence[Name], now_s: float) -> int:
+        """How many leading pages can be read."""
+        return self.probe(names, now_s)
+
+    def write(self, names: Sequence[Name], now_s: float) -> int:
+        """Write what is not there; how many leading pages are there afterwards."""
+        held = self.held
+        for at, name in enumerate(names):
+            if name in held:
+                continue
+            if len(held) >= self.capacity_pages:
+                self.refused += len(names) - at
+                return at
+            held[name] = now_s
+        return len(names)
+
+    def drop_oldest(self, pages: int) -> None:
+        """Lose the pages unused for longest."""
+        for name in list(self.held)[:pages]:
+            del self.held[name]
+        self.evicted += pages
+
+    def clear(self) -> None:
+        self.held.clear()
+
+    def _touch(self, names: Sequence[Name], now_s: float) -> None:
+        held = self.held
+        for name in names:
+            del held[name]
+            held[name] = now_s
+
+
+class Lru(Store):
+    """Evicts the page unused for longest for each write beyond its capacity (Redis: allkeys-lru)."""
+
+    def read(self, names: Sequence[Name], now_s: float) -> int:
+        found = self.probe(names, now_s)
+        self._touch(names[:found], now_s)
+        return found
+
+    def write(self, names: Sequence[Name], now_s: float) -> int:
+        held = self.held
+        for name in names:
+            if name in held:
+                continue
+            if len(held) >= self.capacity_pages:
+                if not held:
+                    return 0
+                del held[next(iter(held))]
+                self.evicted += 1
+            held[name] = now_s
+        return len(names)
+
+
+class LruPageTable(Lru):
+    """A write takes the page of the least recently used key at once, whoever reads it (3FS's metadata server).
+
+    Probing and rewriting count as use. A reader finds out after reading that its page has gone.
+    """
+
+    checks_after_reading = True
+
+    def probe(self, names: Sequence[Name], now_s: float) -> int:
+        found = super().probe(names, now_s)
+        self._touch(names[:found], now_s)
+        return found
+
+    def read(self, names: Sequence[Name], now_s: float) -> int:
+        return self.probe(names, now_s)
+
+    def write(self, names: Sequence[Name], now_s: float) -> int:
+        self._touch([name for name in names if name in self.held], now_s)
+        return super().write(names, now_s)
+
+
+class WatermarkLease(Store):
+    """Above the high watermark, or when full, evicts down to the low one, oldest lease first; leased pages stay, and
+    a write that finds no room is refused at once (Mooncake). Probing and reading grant the lease, writing does not."""
+
+    def probe(self, names: Sequence[Name], now_s: float) -> int:
+        found = super().probe(names, now_s)
+        self._touch(names[:found], now_s + self.lease_s)
+        return found
+
+    def write(self, names: Sequence[Name], now_s: float) -> int:
+        held = self.held
+        for at, name in enumerate(names):
+            if name in held:
+                continue
+            if len(held) >= self.high_pages:
+                self._evict(now_s)
+                if len(held) >= self.capacity_pages:
+                    self.refused += len(names) - at
+                    return at
+            held[name] = now_s
+        return len(names)
+
+    def _evict(self, now_s: float) -> None:
+        """Held pages are in the order of their leases, so the first leased one ends the search."""
+        excess = int(len(self.held) - self.low_pages)
+        victims = []
+        for name, leased_until_s in self.held.items():
+            if len(victims) >= excess or leased_until_s > now_s:
+                break
+            victims.append(name)
+        for name in victims:
+            del self.held[name]
+        self.evicted += len(victims)
+
+
+class WatermarkCleaner(Store):
+    """A cleaner looks every `period_s` and deletes the oldest files down to the low watermark (NIXL's l3_cleaner)."""
+
+    period_s = 30.0
+
+    def __init__(self, *sizes: float) -> None:
+        super().__init__(*sizes)
+        self._next_s = self.period_s
+
+    def probe(self, names: Sequence[Name], now_s: float) -> int:
+        self._clean(now_s)
+        return super().probe(names, now_s)
+
+    def write(self, names: Sequence[Name], now_s: float) -> int:
+        self._clean(now_s)
+        return super().write(names, now_s)
+
+    def _clean(self, now_s: float) -> None:
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + self.period_s
+        if len(self.held) > self.high_pages:
+            self.drop_oldest(int(len(self.held) - self.low_pages))
+
+
+class Ttl(Store):
+    """A page is gone `lease_s` after it was last written or read."""
+
+    def probe(self, names: Sequence[Name], now_s: float) -> int:
+        self._expire(now_s)
+        return super().probe(names, now_s)
+
+    def read(self, names: Sequence[Name], now_s: float) -> int:
+        found = self.probe(names, now_s)
+        self._touch(names[:found], now_s)
+        return found
+
+    def write(self, names: Sequence[Name], now_s: float) -> int:
+        self._expire(now_s)
+        return super().write(names, now_s)
+
+    def _expire(self, now_s: float) -> None:
+        held = self.held
+        while held:
+            oldest = next(iter(held))
+            if held[oldest] + self.lease_s > now_s:
+                return
+            del held[oldest]
+            self.evicted += 1
+
+
+STORES: dict[str, Callable[..., Store]] = {
+    "none": Store,
+    "lru": Lru,
+    "lru_page_table": LruPageTable,
+    "watermark_lease": WatermarkLease,
+    "watermark_cleaner": WatermarkCleaner,
+    "ttl": Ttl,
+}
+"""By the `eviction` of a store profile."""
+
+
+def make_store(eviction: str, capacity_pages: float, high: float, low: float, lease_s: float) -> Store:
+    """An empty store. ValueError lists the known kinds."""
+    if eviction not in STORES:
+        raise ValueError(f"unknown store eviction {eviction!r}: known are {', '.join(STORES)}")
+    return STORES[eviction](capacity_pages, high, low, lease_s)
