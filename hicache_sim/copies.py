@@ -19,7 +19,7 @@ the CPU, each with its fixed cost: adjacent pages help only where the layout let
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 from hicache_ref.config.layouts import IoBackend, KvGeometry, Layout, find_io_backend, find_layout, operators
 from hicache_sim.hardware import HardwareProfile
@@ -50,22 +50,21 @@ class Direction:
     efficiency: float
 
 
-class Pricing:
+class Pricing(Protocol):
     """How an io backend spends time, from the hardware profile."""
 
-    launches_per_part: ClassVar[int]
+    @property
+    def launches_per_part(self) -> int: ...
 
-    def load(self, hardware: HardwareProfile, row_bytes: int) -> Direction:
-        raise NotImplementedError
+    def load(self, hardware: HardwareProfile, row_bytes: int) -> Direction: ...
 
-    def backup(self, hardware: HardwareProfile, row_bytes: int) -> Direction:
-        raise NotImplementedError
+    def backup(self, hardware: HardwareProfile, row_bytes: int) -> Direction: ...
 
 
-class KernelPricing(Pricing):
+class KernelPricing:
     """Pieces cost nothing of their own; rows too short to keep the link busy cost bandwidth."""
 
-    launches_per_part = 1
+    launches_per_part: int = 1
 
     def load(self, hardware: HardwareProfile, row_bytes: int) -> Direction:
         return self._direction(hardware, hardware.kernel_h2d_efficiency, row_bytes)
@@ -78,10 +77,10 @@ class KernelPricing(Pricing):
         return Direction(hardware.kernel_launch_s, 0.0, longest * filled)
 
 
-class DirectPricing(Pricing):
+class DirectPricing:
     """No launches, but a call for every piece."""
 
-    launches_per_part = 0
+    launches_per_part: int = 0
 
     def load(self, hardware: HardwareProfile, row_bytes: int) -> Direction:
         return Direction(0.0, hardware.direct_h2d_segment_s, hardware.direct_efficiency)
@@ -90,10 +89,10 @@ class DirectPricing(Pricing):
         return Direction(0.0, hardware.direct_d2h_segment_s, hardware.direct_efficiency)
 
 
-class AscendPricing(Pricing):
+class AscendPricing:
     """One call moves all pieces, on copy engines."""
 
-    launches_per_part = 1
+    launches_per_part: int = 1
 
     def load(self, hardware: HardwareProfile, row_bytes: int) -> Direction:
         return Direction(hardware.kernel_launch_s, 0.0, hardware.direct_efficiency)

@@ -128,6 +128,8 @@ class StoreProfile(_Profile):
     """Asking which of 128 pages exist."""
     p99_over_p50: float
     """How long the tail of a batch's time is."""
+    nic_share: float
+    """Share of the traffic that crosses the node's NIC: 0 for a local store."""
 
     eviction: str
     """A key of EVICTIONS."""
@@ -159,6 +161,7 @@ EVICTIONS = {
     "lru": "evicts the least recently used object for each write",
     "watermark_lease": "above the high watermark evicts down to the low one, skipping leased objects (Mooncake)",
     "lru_page_table": "a write takes the page of the least recently used key, at once and whoever reads it (3FS)",
+    "ttl": "forgets an object when its lease, from the last write or read, is over",
     "watermark_cleaner": "a cleaner wakes now and then and deletes the oldest files down to the low watermark (NIXL)",
 }
 PARTIALS = {
@@ -183,7 +186,8 @@ def _number(cls: type[_Profile], name: str, value: Any) -> Any:
     except (TypeError, ValueError):
         raise ProfileError(f"{name} must be a number, not {value!r}") from None
     lowest = _LOWEST.get(name, 0.0)
-    pause = name.endswith("_s") and not name.endswith("_per_s")  # only a time may be nothing
+    # Only a time may be nothing, and a share.
+    pause = name.endswith("_share") or (name.endswith("_s") and not name.endswith("_per_s"))
     if isinstance(value, bool) or not number >= lowest or (number == 0.0 and not pause):
         raise ProfileError(f"{name} must be {f'at least {lowest:g}' if lowest or pause else 'above 0'}, not {value!r}")
     return number
@@ -451,6 +455,7 @@ _MOONCAKE = _make(
         "object_latency_s": (2e-6, "~ RDMA small message: 0.8 us for 32 B, 4.6 us for 32 KiB (a thesis' table)"),
         "probe_latency_s": (320e-6, f"measured, {_MC}: batch_is_exist of 128 keys, median 0.29 to 0.45 ms"),
         "p99_over_p50": (2.0, _NO_TAIL),
+        "nic_share": (1.0, "a store across the network"),
         "eviction": ("watermark_lease", "Mooncake documentation"),
         "high_watermark": (0.90, "Mooncake documentation: eviction_high_watermark_ratio (SGLang's README: 0.95)"),
         "low_watermark": (0.85, "Mooncake documentation: eviction_ratio 5 %"),
@@ -500,6 +505,7 @@ _3FS = _make(
         "object_latency_s": (1e-3, "~ one storage round trip"),
         "probe_latency_s": (3.1e-3, "measured: SGLang's small metadata server, loopback, 128 keys"),
         "p99_over_p50": (3.0, "~ no published tail found"),
+        "nic_share": (1.0, "a store across the network"),
         "eviction": ("lru_page_table", "SGLang storage/hf3fs: reserve takes the LRU page at once"),
         "high_watermark": (1.0, "SGLang storage/hf3fs: evicts only when no page is free"),
         "low_watermark": (1.0, "SGLang storage/hf3fs: evicts what it needs"),
@@ -526,6 +532,7 @@ _NIXL = _make(
         "object_latency_s": (100e-6, "~ one NVMe read"),
         "probe_latency_s": (3.3e-3, "measured on a 2-core VM: exists of 129 keys, 3.3 to 3.9 ms"),
         "p99_over_p50": (3.0, "~ no published tail found"),
+        "nic_share": (0.0, "a local store"),
         "eviction": ("watermark_cleaner", "SGLang 0.5.23 storage/nixl: l3_cleaner, every 30 s, oldest files first"),
         "high_watermark": (0.80, "SGLang 0.5.23 storage/nixl: l3_cleaner_high_watermark"),
         "low_watermark": (0.70, "SGLang 0.5.23 storage/nixl: l3_cleaner_low_watermark"),
@@ -574,6 +581,7 @@ _REDIS = _make(
         "object_latency_s": (0.0, "in the bandwidth"),
         "probe_latency_s": (0.2e-3, "~ measured on a 2-core VM: one exists 0.17 ms, pipelined"),
         "p99_over_p50": (2.0, _NO_TAIL),
+        "nic_share": (0.0, "a local store"),
         "eviction": ("lru", "maxmemory-policy allkeys-lru"),
         "high_watermark": (1.0, "Redis: evicts at maxmemory"),
         "low_watermark": (1.0, "Redis: evicts what it needs"),

@@ -141,9 +141,7 @@ class Fabric:
 
     def _is_over(self, flow: Flow) -> bool:
         """Nothing left, or less than the clock can tell from nothing."""
-        return flow.left <= _EPSILON_BYTES or (
-            flow.rate > 0.0 and flow.left / flow.rate <= math.ulp(self._env.now) * 2
-        )
+        return flow.left <= _EPSILON_BYTES or (flow.rate > 0.0 and flow.left / flow.rate <= math.ulp(self._env.now) * 2)
 
 
 def _max_min(flows: list[Flow]) -> None:
@@ -174,7 +172,7 @@ class Stream:
     A job is called with what it has to call when it is over.
     """
 
-    __slots__ = ("_busy", "_queue", "busy_s", "_env", "_since_s")
+    __slots__ = ("_busy", "_env", "_queue", "_since_s", "busy_s")
 
     def __init__(self, env: Environment) -> None:
         self._env = env

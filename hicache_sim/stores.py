@@ -1,7 +1,7 @@
 """What an L3 store holds, and what it answers: capacity, eviction, leases. Times are the plane's business.
 
 Rules of this file
-- A store is asked in batches, of the names of pages, and answers with how many leading pages are there, read or written.
+- A store is asked in batches of page names, and answers how many leading pages are there, read or written.
 - One class for each way of evicting, found by the name in the store's profile. All share one contract suite.
 - Everything is a function of the calls and their times; nothing here draws random numbers.
 """
@@ -144,7 +144,7 @@ class WatermarkLease(Store):
     def _evict(self, now_s: float) -> None:
         """Held pages are in the order of their leases, so the first leased one ends the search."""
         excess = int(len(self.held) - self.low_pages)
-        victims = []
+        victims: list[Name] = []
         for name, leased_until_s in self.held.items():
             if len(victims) >= excess or leased_until_s > now_s:
                 break

@@ -57,7 +57,8 @@ class InstantPlane:
                 self.settle()
                 steps.send(None)
         except StopIteration as stop:
-            return stop.value
+            result: T = stop.value
+            return result
 
 
 def replay(requests: Iterable[Request], cache: HiCache) -> Totals:

@@ -25,7 +25,8 @@ from .workload import ClockedWorkload
 
 HEAD_ROWS = 256
 CHECKED_ROWS = 1000
-MOST_TOKENS = 1 << 40
+# Far above any real prompt or time: numbers beyond are damage, and would only fill the memory.
+MOST_TOKENS = 1 << 26
 LAST_TICK = 1e18
 PLAIN_FIELDS = 4
 
@@ -75,7 +76,7 @@ class RowTrace(ClockedWorkload):
                     and type(answer) is int
                     and -block < named - length < block
                     and length > 0
-                    and 0 <= answer < MOST_TOKENS
+                    and 0 <= answer <= MOST_TOKENS
                     and last <= stamp < LAST_TICK
                 ):
                     raise ValueError("the combined check failed")
@@ -146,9 +147,9 @@ def ids_of(row: dict[str, Any], where: str) -> list[Any]:
 def tokens_of(row: dict[str, Any], key: str, least: int, where: str) -> int:
     """A length in tokens. TraceError: missing, not a whole number, below `least`."""
     value = row.get(key)
-    if type(value) is not int or not least <= value < MOST_TOKENS:
+    if type(value) is not int or not least <= value <= MOST_TOKENS:
         said = f"{key} is {value!r:.40}" if key in row else f"no {key}"
-        raise TraceError(said, where, f"it must be a whole number of tokens, at least {least}")
+        raise TraceError(said, where, f"it must be a whole number of tokens from {least} to {MOST_TOKENS}")
     return value
 
 

@@ -54,11 +54,8 @@ class Source:
             yield from _documents(path)
 
     def head(self, count: int) -> list[Document]:
-        """The first `count` documents, or as many as there are. TraceError: none."""
-        rows = [document for _, _, document in islice(self.documents(), count)]
-        if not rows:
-            raise TraceError("no rows", str(self.path), "copy or download it again")
-        return rows
+        """The first `count` documents, or as many as there are."""
+        return [document for _, _, document in islice(self.documents(), count)]
 
     def _files(self) -> list[Path]:
         if not self.path.is_dir():
@@ -75,6 +72,7 @@ class Source:
 def _documents(path: Path) -> Iterator[tuple[str, int, Document]]:
     name = str(path)
     lines = _lines(path)
+    document = None
     for number, line in lines:
         if line.isspace():
             continue
@@ -87,28 +85,27 @@ def _documents(path: Path) -> Iterator[tuple[str, int, Document]]:
             document, end = _parse(text)
             if end + 1 != len(text):  # no line end right behind it: let the strict parser judge what follows
                 document = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            document = _second_look(name, number, line, error)
+        except (ValueError, RecursionError):
+            document = _second_look(line, f"{name}:{number}")
         if type(document) is not dict:
             raise TraceError(f"a row is an object, not {document!r:.40}", f"{name}:{number}", "one JSON object a line")
         yield name, number, document
+    if document is None:
+        raise TraceError("no rows", name, "copy or download it again")
 
 
-def _second_look(name: str, number: int, line: bytes, error: Exception) -> Any:
+def _second_look(line: bytes, where: str) -> Any:
     """The rare line that the fast path refused: leading blanks are fine, anything else is an error with a reason."""
-    where = f"{name}:{number}"
     text = line.decode(errors="replace").removeprefix("\ufeff").strip()
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as second:
-        error = second
-    if text.startswith("["):
-        raise TraceError("a JSON array over many lines", where, "write one object a line (JSONL)") from error
-    if not line.endswith(b"\n") and number > 1:
-        raise TraceError(
-            "the last row is cut off: the file is truncated", where, "copy or download it again"
-        ) from error
-    raise TraceError(f"not a JSON row ({error})", where, "a trace has one JSON object a line") from error
+    except (ValueError, RecursionError) as error:
+        what, do = f"not a JSON row ({error})", "a trace has one JSON object a line"
+        if text.startswith("["):
+            what, do = "a JSON array over many lines", "write one object a line (JSONL)"
+        elif not line.endswith(b"\n"):
+            what, do = "the last row is cut off: the file is truncated", "copy or download it again"
+        raise TraceError(what, where, do) from error
 
 
 def _whole(name: str, lines: list[bytes]) -> Any:

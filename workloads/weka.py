@@ -54,11 +54,11 @@ class WekaTrace(SessionWorkload):
         self.source = source
         self.name = source.path.name
         self._asked = block_tokens
-        document = source.head(1)[0]
-        self.block_tokens = self._block_of(document, str(source.path))
-        calls = calls_of(document, str(source.path))
+        file, line, document = next(source.documents())
+        self.block_tokens = self._block_of(document, f"{file}:{line}")
+        calls = calls_of(document, f"{file}:{line}")
         self.verdict = verdict(len(call.ids) * self.block_tokens - call.input_tokens for call in calls)
-        next(iter(self.sessions()), None)
+        next(self.sessions())
 
     def sessions(self) -> Iterator[Session]:
         """Sessions in order of the file, all starting at 0. TraceError: an entry that cannot be used."""

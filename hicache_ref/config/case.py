@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from hicache_ref.config.records import Change, DeviceFacts, ModelFacts, Resolved, StorageConfig
-from hicache_ref.config.server_args import FLAG_OF, ServerArgs, defaults_for
+from hicache_ref.config.server_args import FLAG_OF, FLAGS, ServerArgs, defaults_for
 from hicache_ref.config.tables import When
 from hicache_ref.control.rules import Rules
 
@@ -144,12 +144,18 @@ class Case:
         share = self.rules.prefetch_limit_of_l2
         return int(0.8 * (self.l2_tokens - self.l1_tokens)) if share is None else int(share * self.l2_tokens)
 
+    def told(self) -> tuple[Change, ...]:
+        """The changes, but for rewrites of a flag that two rules pulled to and fro until it was what it had been."""
+        rewritten = {c.flag: c.before for c in reversed(self.changes) if c.kind == "rewrite"}
+        back = {f.name for f in FLAGS if f.name in rewritten and rewritten[f.name] == getattr(self.args, f.field)}
+        return tuple(c for c in self.changes if c.kind == "warning" or c.flag not in back)
+
     def result(self) -> Resolved:
         return Resolved(
             args=self.args,
             profile=self.profile,
             rules=self.rules,
-            changes=tuple(self.changes),
+            changes=self.told(),
             page_size=self.page_size,
             token_bytes=self.token_bytes,
             l1_pages=self.l1_pages,

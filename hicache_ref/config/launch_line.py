@@ -45,7 +45,9 @@ class _Known:
     ours: Flag | None
 
 
-_SHELL = re.compile(r"(&|\||\|\||&&|;|\d?>>?.*|\d?>&\d|<.*)")
+_VERSIONS = ("v0.5.7", "v0.5.23")
+_SHELL = re.compile(r"[&|;<]|&&|\|\||\d?>.*")
+"""Where the command ends for a shell: what follows is not the server's."""
 _NEGATIVE_NUMBER = re.compile(r"-\d+$|-\d*\.\d+$")
 
 
@@ -57,7 +59,7 @@ def parse_launch_line(line: str | Sequence[str]) -> LaunchLine:
     while rest:
         word, rest = rest[0], rest[1:]
         if _SHELL.fullmatch(word):
-            result.ignored.append(shlex.join([word, *rest]))
+            result.ignored.append(" ".join([word, *rest]))
             break
         name, equals, inline = word.partition("=")
         known = _look_up(name, result)
@@ -106,9 +108,7 @@ def _look_up(name: str, result: LaunchLine) -> _Known:
 def _by_beginning(name: str) -> _Known:
     """argparse takes any beginning that fits one flag. A version is asked on its own, as upstream would be."""
     fits = {flag.name: flag for spelling, flag in _flags().items() if spelling.startswith(name)}
-    per_version = [
-        [flag for flag in fits.values() if version in flag.versions] for version in ("v0.5.7", "v0.5.23", OURS)
-    ]
+    per_version = [[flag for flag in fits.values() if version in flag.versions] for version in _VERSIONS]
     unique = {flags[0].name: flags[0] for flags in per_version if len(flags) == 1}
     if len(unique) == 1:
         return next(iter(unique.values()))
@@ -157,7 +157,7 @@ def _flags() -> dict[str, _Known]:
     table = json.loads(files("hicache_ref.config").joinpath("sglang_flags.json").read_text(encoding="utf-8"))
     ours = {name: flag for flag in FLAGS for name in flag.names}
     found: dict[str, _Known] = {}
-    for version in ("v0.5.7", "v0.5.23"):
+    for version in _VERSIONS:
         for arity, *names in table[version]:
             flag = next((ours[n] for n in names if n in ours), None)
             name = flag.name if flag else names[0]

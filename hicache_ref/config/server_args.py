@@ -26,8 +26,9 @@ UPSTREAM: dict[str, str] = {"v0.5.7": "v0.5.7", "article": "v0.5.7", "v0.5.23": 
 class ConfigError(ValueError):
     """A configuration that cannot run, in one line: what is wrong, why, what to do, and where the rule comes from."""
 
-    def __init__(self, what: str, why: str, do: str, where: str) -> None:
-        super().__init__(" ".join(f"{what}: {why}; {do} [{where}]".split()))
+    def __init__(self, what: str, why: str = "", do: str = "", where: str = "") -> None:
+        """A finished line alone is taken as it is: that is how an exception crosses processes."""
+        super().__init__(" ".join(f"{what}: {why}; {do} [{where}]".split()) if why else what)
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Flag:
     our_choices: tuple[str, ...] = ()
     """Choices that no upstream command line offers."""
     low: float | None = None
+    above: float | None = None
     high: float | None = None
     only: str | None = None
     """The one upstream version that has the flag, or `OURS`; None: both have it."""
@@ -127,7 +129,7 @@ class ServerArgs:
         int, "--max-total-tokens", "L1, in tokens of a rank; else derived from GPU memory.", low=1, suffixes=True
     )
     mem_fraction_static: float | None = _flag(
-        float, "--mem-fraction-static", "Share of GPU memory for weights and L1.", low=0, high=1
+        float, "--mem-fraction-static", "Share of GPU memory for weights and L1.", above=0, high=1
     )
     radix_eviction_policy: str | None = _flag(
         str,
@@ -148,7 +150,7 @@ class ServerArgs:
     enable_hierarchical_cache: bool | None = _flag(
         bool, "--enable-hierarchical-cache --enable-hicache", "Switch L2 (and L3) on.", False
     )
-    hicache_ratio: float | None = _flag(float, "--hicache-ratio", "L2 size over L1 size.", 2.0, low=0)
+    hicache_ratio: float | None = _flag(float, "--hicache-ratio", "L2 size over L1 size.", 2.0, above=0)
     hicache_size: int | None = _flag(
         int, "--hicache-size", "L2 of a rank, in GB of 10^9 bytes; 0: by --hicache-ratio.", 0, low=0
     )
@@ -172,7 +174,7 @@ class ServerArgs:
         float,
         "--hicache-host-memory-fraction",
         "Share of free host memory that L2's default ratio may take.",
-        low=0,
+        above=0,
         high=1,
         **_NEW,
     )
@@ -352,6 +354,8 @@ def check_value(flag: Flag, value: object, profile: str) -> None:
             raise ConfigError(what, "it must be finite", "give a number", "server_args.py")
         if flag.low is not None and value < flag.low:
             raise ConfigError(what, f"it must be at least {flag.low:g}", "raise it", "server_args.py")
+        if flag.above is not None and value <= flag.above:
+            raise ConfigError(what, f"it must be above {flag.above:g}", "raise it", "server_args.py")
         if flag.high is not None and value > flag.high:
             raise ConfigError(what, f"it must be at most {flag.high:g}", "lower it", "server_args.py")
 

@@ -132,12 +132,15 @@ BLACKWELL_MLA = (
         {"attention_backend": "trtllm_mla"},
     ),
 )
-BLACKWELL_MHA = tuple(
-    Row(
-        {"is_sm100": YES, "is_mla": NO, "attention_backend": (None,), **when},
-        {"attention_backend": "trtllm_mha"},
-    )
-    for when in ({"is_speculative": NO}, {"is_draft_line": YES, "page_size": (None, 1)})
+BLACKWELL_REST = (
+    *(
+        Row({"is_sm100": YES, "is_mla": NO, "attention_backend": (None,), **when}, {"attention_backend": "trtllm_mha"})
+        for when in ({"is_speculative": NO}, {"is_draft_line": YES, "page_size": (None, 1)})
+    ),
+    *(
+        Row({"is_sm100": YES, "is_nsa": NO, "attention_backend": (None,), **when}, {"attention_backend": backend})
+        for backend, when in (("triton", {"is_mla": NO, "has_flashinfer": NO}), ("flashinfer", {}))
+    ),
 )
 """The default attention kernels of Blackwell are the only ones that force a page size, so the only ones filled in."""
 DEFAULT_PAGE = (
@@ -476,4 +479,11 @@ REFUSALS_V0523 = (
         "parallel_hook.py",
     ),
     _page_tree_refusal("flashinfer", "fa3", "triton"),
+    Refusal(
+        _l2(enable_unified_memory=YES, is_npu=YES),
+        "--enable-unified-memory with --enable-hierarchical-cache",
+        "it asks for kernel copies, and an NPU has none",
+        "drop --enable-unified-memory",
+        "hicache_hook.py",
+    ),
 )

@@ -65,7 +65,7 @@ class HiCache:
         self.eviction = eviction
         self.write = write
         self.keys = keys
-        self.tree = RadixTree(rules.split_keeps_creation)
+        self.tree = RadixTree(rules.split_keeps_creation, self._was_split)
         self.l1 = SlotPool("L1", shape.l1_pages)
         self.l2 = SlotPool("L2", shape.l2_pages)
         self.ledger = Ledger()
@@ -115,8 +115,7 @@ class HiCache:
     def match(self, namespace: str | None, key: bytes) -> Match:
         """The longest known prefix. Refreshes recency, and splits a node the prefix ends in."""
         match = self.tree.walk(namespace, key)
-        if not self.eviction.rises_only:
-            self._reoffer(match.node)
+        self.path_changed(match.node)
         return match
 
     def lock(self, node: Node) -> int:
@@ -157,19 +156,22 @@ class HiCache:
                 break
             if node.host is not None:
                 freed += self._demote(node)
-            elif not copies:
-                freed += self._drop(node, Drop.L1_UNBACKED)
-            else:
-                write = self._back_up(node, locked=False)
-                if write is None:
-                    freed += self._drop(node, Drop.L2_FULL)
-                    continue
+                continue
+            write = self._back_up(node, locked=False) if copies else None
+            if write is not None:
                 freed += self._leave(node, write)
                 victims.append(write)
-                if self.rules.write_back_waits_per_victim:
-                    yield from self._settle(victims)
+                # Should its copy fail, a node above held host copies stays, and so must all above it.
+                if self.rules.write_back_waits_per_victim or self._unheld(node) is None:
+                    freed -= yield from self._settle(victims)
+            elif victims:
+                # L2 is full, of copies under way perhaps, which can be neither evicted nor dropped before they end.
+                self.device_leaves.offer(node)
+                freed -= yield from self._settle(victims)
+            else:
+                freed += self._drop(node, Drop.L2_FULL if copies else Drop.L1_UNBACKED)
         if victims:
-            yield from self._settle(victims)
+            freed -= yield from self._settle(victims)
         self.counters.evicted_l1 += freed
         return freed
 
@@ -177,13 +179,9 @@ class HiCache:
         """L1 lets go of a node that has a host copy."""
         self.l1.give_back(self.tree.take_off_device(node), Owner.TREE)
         self.counters.demoted += node.pages
-        self._off_device(node)
+        self._offer(node)
+        self._offer(node.parent)
         return node.pages
-
-    def _off_device(self, node: Node) -> None:
-        if node.is_host_leaf():
-            self.host_leaves.offer(node)
-        self._offer_parent(node)
 
     def _drop(self, node: Node, reason: Drop) -> int:
         """Drop a device leaf without a host copy, and host copies below it, which nobody could reach any more.
@@ -191,28 +189,36 @@ class HiCache:
         0.5.7 loses the latter for good. While somebody holds one of them the node stays (0 pages freed); it is
         offered again when the hold is released.
         """
-        below = [node]
-        for known in below:
-            if known.host_locks:
-                return 0
-            below.extend(known.children.values())
+        below = self._unheld(node)
+        if below is None:
+            return 0
         for orphan in below[:0:-1]:
             self._remove_from_host(orphan, Drop.L1_ORPHANED)
         self.l1.give_back(self.tree.take_off_device(node), Owner.TREE)
         self._note(reason, node)
         self._remove(node)
-        self._offer_parent(node)
+        self._offer(node.parent)
         return node.pages
+
+    def _unheld(self, node: Node) -> list[Node] | None:
+        """`node` and all below it, parents first; None if somebody holds one of them."""
+        below = [node]
+        for known in below:
+            if known.host_locks:
+                return None
+            below.extend(known.children.values())
+        return below
 
     def _leave(self, node: Node, write: Write) -> int:
         """Under write_back a victim leaves L1 at once for all decisions; its slots are free once it is copied."""
         write.leaving = self.tree.take_off_device(node)
-        self._offer_parent(node)
+        self._offer(node.parent)
         return node.pages
 
-    def _settle(self, victims: list[Write]) -> Generator[Wait, None, None]:
-        """Wait for the copies of `victims` and give their device slots back."""
+    def _settle(self, victims: list[Write]) -> Waits:
+        """Wait for the copies of `victims` and give their device slots back; the pages that had to stay after all."""
         yield Wait(tuple(write.op_id for write in victims))
+        stayed = 0
         for write in victims:
             if write.done_pages is None:
                 raise ProtocolError(f"resumed before write {write.op_id} had completed")
@@ -224,15 +230,20 @@ class HiCache:
                 self.l1.give_back(write.leaving, Owner.TREE)
                 self.counters.demoted += node.pages
                 self._enlist_duplicate(node)
-                self._off_device(node)
-                if self.rules.write_back_stores:
-                    self._hand_on(write)
+                self._offer(node)
+                self._offer(node.parent)
             else:
                 self._write_failed(write)
                 self.tree.put_on_device(node, write.leaving)
                 if not self._drop(node, Drop.WRITE_FAILED):
-                    self._offer_lowest(node)
+                    stayed += node.pages
+        if self.rules.write_back_stores:
+            # Only now: a store holds its node, and a node above it whose copy failed could not be dropped any more.
+            for write in victims:
+                if write.good and write.node.host is not None:
+                    self._hand_on(write)
         victims.clear()
+        return stayed
 
     # Room on L2
 
@@ -257,10 +268,7 @@ class HiCache:
             freed += node.pages
             self._remove_from_host(node, Drop.L2_EVICTED)
             self.counters.evicted_l2 += node.pages
-            parent = node.parent
-            assert parent is not None
-            if parent.is_host_leaf():
-                self.host_leaves.offer(parent)
+            self._offer(node.parent)
         return freed
 
     def _remove_from_host(self, node: Node, reason: Drop) -> None:
@@ -285,6 +293,7 @@ class HiCache:
                     freed += node.pages
                     self.l2.give_back(node.host, Owner.TREE)
                     node.host = None
+                    self._rank_changed(node)
                     swept.append(node_id)
         for node_id in swept:
             self._duplicates.pop(node_id, None)
@@ -487,7 +496,6 @@ class HiCache:
                 if self.rules.split_raises_lower and child.priority < priority:
                     child.priority = priority
                 child = tree.split(child, common_pages(child.key, 0, key, at * ATOM_BYTES))
-                self._enlist_duplicate(child)
             if child.priority < priority:
                 child.priority = priority
             end = at + child.pages
@@ -512,8 +520,7 @@ class HiCache:
                 self._count_hit(node)
         if not node.lock and node.parent is not None:
             self._offer_lowest(node)
-        if not self.eviction.rises_only:
-            self._reoffer(node)
+        self.path_changed(node)
         return prefix
 
     def _add_leaf(self, parent: Node, namespace: str | None, key: bytes, slots: Slots, priority: int) -> Node:
@@ -547,26 +554,33 @@ class HiCache:
             else:
                 self._duplicates.pop(node.id, None)
 
-    def _offer_parent(self, node: Node) -> None:
-        parent = node.parent
-        assert parent is not None
-        if parent.is_device_leaf():
-            self.device_leaves.offer(parent)
+    def _offer(self, node: Node | None) -> None:
+        """`node` may have become a leaf of one of the levels."""
+        assert node is not None
+        if node.is_device_leaf():
+            self.device_leaves.offer(node)
+        elif node.is_host_leaf():
+            self.host_leaves.offer(node)
 
     def _offer_lowest(self, node: Node) -> None:
         """Offer `node` if it is a leaf of a level, and the lowest node above it that is on the device."""
         while node.device is None:
-            if node.is_host_leaf():
-                self.host_leaves.offer(node)
+            self._offer(node)
             node = node.parent  # type: ignore[assignment]
-        if node.is_device_leaf():
-            self.device_leaves.offer(node)
+        self._offer(node)
 
-    def _reoffer(self, node: Node) -> None:
-        """The ranks on a path have changed and might have fallen."""
-        while node.parent is not None:
-            if node.is_device_leaf():
-                self.device_leaves.offer(node)
-            elif node.is_host_leaf():
-                self.host_leaves.offer(node)
-            node = node.parent
+    def _was_split(self, upper: Node, lower: Node) -> None:
+        """Both halves are where the whole was. Whoever split it has touched it before, and may go on with `upper`."""
+        self._enlist_duplicate(upper)
+        self._rank_changed(lower)
+
+    def path_changed(self, node: Node) -> None:
+        """`node` and all above it have been touched: ranks that can fall may have."""
+        if not self.eviction.rises_only:
+            while node.parent is not None:
+                self._rank_changed(node)
+                node = node.parent
+
+    def _rank_changed(self, node: Node) -> None:
+        if not self.eviction.rises_only:
+            self._offer(node)

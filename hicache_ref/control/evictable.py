@@ -4,7 +4,7 @@ Rules of this file
 - Upstream walks the whole tree on every eviction. Here a node is offered when it becomes a leaf, and the heap is
   checked only when it is asked: the same order, for the cost of what changed.
 - A rank that only rises (lru, lfu, fifo, priority, slru) makes an entry too early, never too late: it is put back
-  with its present rank when it surfaces. A rank that can fall (mru) must be offered again at every touch.
+  with its present rank when it surfaces. A rank that can fall (mru) must be offered again at every change.
 - Ties between equal ranks go to the node offered first.
 """
 
@@ -53,10 +53,7 @@ class EvictableLeaves:
                 heapq.heappop(heap)
                 self._queued.discard(node.id)
                 return node
-            if self._rises_only:
-                heapq.heapreplace(heap, (now, serial, node))
-            else:
-                heapq.heappop(heap)
+            heapq.heapreplace(heap, (now, serial, node))
         return None
 
     def known(self) -> set[int]:

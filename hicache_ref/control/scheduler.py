@@ -10,7 +10,7 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, Protocol
@@ -130,6 +130,16 @@ class Active:
         return self.input_tokens + self.produced
 
 
+class Costs(Protocol):
+    """What a compute model answers: times of batches, in seconds."""
+
+    def prefill_s(self, pairs: Iterable[tuple[int, int]]) -> float: ...
+
+    def decode_s(self, batch: int, context_tokens: int, steps: int) -> float: ...
+
+    def decode_steps(self, batch: int, context_tokens: int, seconds: float) -> int: ...
+
+
 @dataclass(slots=True)
 class Prefill:
     """Compute the KV of new tokens: request i has `spans[i]` = (tokens before, new tokens)."""
@@ -140,6 +150,12 @@ class Prefill:
     """LOADs in flight: layer i of this batch computes when layer i of them has arrived."""
     steps: ClassVar[int] = 1
     may_stop: ClassVar[bool] = False
+
+    def seconds(self, costs: Costs) -> float:
+        return costs.prefill_s(self.spans)
+
+    def steps_within(self, costs: Costs, seconds: float) -> int:
+        return 0
 
     def finish(self, scheduler: Scheduler, steps: int, now_s: float) -> None:
         scheduler.prefilled(self, now_s)
@@ -155,6 +171,17 @@ class Decode:
     loads: ClassVar[tuple[int, ...]] = ()
     may_stop: ClassVar[bool] = True
     """Between any two steps."""
+
+    def seconds(self, costs: Costs) -> float:
+        return costs.decode_s(len(self.requests), self.context_tokens, self.steps)
+
+    def steps_within(self, costs: Costs, seconds: float) -> int:
+        """Whole steps done after so many seconds."""
+        return min(self.steps, costs.decode_steps(len(self.requests), self.context_tokens, seconds))
+
+    def cut(self, steps: int) -> Decode:
+        """The same batch, stopped after `steps` steps."""
+        return Decode(self.requests, steps, self.context_tokens)
 
     def finish(self, scheduler: Scheduler, steps: int, now_s: float) -> None:
         scheduler.decoded(self, steps, now_s)

@@ -95,7 +95,8 @@ class StorageSide:
         """The admissions of article 3.6, in order. A prefetch that passes holds its anchor, and its L2 pages where
         these are allocated beforehand."""
         query_first = self.cache.rules.prefetch_query_first
-        if match.device_node.host is None and not query_first:
+        # Else the anchor would lie above the match: the pages asked for do not come after it.
+        if (match.node if query_first else match.device_node).host is None:
             return Refusal.ANCHOR
         if prefetch.pages * self.page_tokens < self.limits.threshold_tokens:
             return Refusal.SHORT
@@ -253,7 +254,6 @@ class StorageSide:
             pages = common_pages(child.key, 0, atoms, at * ATOM_BYTES)
             if pages < child.pages:
                 child = tree.split(child, pages)
-                cache._enlist_duplicate(child)
             own = slots[at : at + pages]
             if refills and child.host is None and child.write is None:
                 self._adopt(child, own, prefetch.names[at : at + pages])
@@ -261,6 +261,7 @@ class StorageSide:
                 cache.l2.give_back(own, Owner.TRANSIT)
                 known += pages
             node, at = child, at + pages
+        cache.path_changed(node)
         rest = slots[at:]
         if not len(rest):
             return known
@@ -268,7 +269,7 @@ class StorageSide:
             cache.l2.give_back(rest, Owner.TRANSIT)
             return known + len(rest)
         child = tree.add(node, namespace, atoms[at * ATOM_BYTES :], node.priority)
-        self._adopt(child, rest, prefetch.names[at:])
+        self._adopt(child, rest, prefetch.names[at : at + len(rest)])
         return known
 
     def _adopt(self, node: Node, slots: Slots, names: Any) -> None:

@@ -9,7 +9,7 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -123,8 +123,12 @@ class Match(NamedTuple):
 class RadixTree:
     """The tree, its clock of recency, and the pages it keeps on the device."""
 
-    def __init__(self, split_keeps_creation: bool = False) -> None:
+    def __init__(
+        self, split_keeps_creation: bool = False, on_split: Callable[[Node, Node], None] = lambda upper, lower: None
+    ) -> None:
         self._split_keeps_creation = split_keeps_creation
+        self._on_split = on_split
+        """Told of both halves, wherever a split comes from."""
         self._stamp = 0
         self._next_id = 1
         self.root = Node(0, None, None, b"", 0)
@@ -247,6 +251,7 @@ class RadixTree:
             upper.write = lower.write
             lower.write.cover(upper, above=lower)
         upper.load = lower.load
+        self._on_split(upper, lower)
         return upper
 
     def remove(self, node: Node) -> None:

@@ -1,0 +1,94 @@
+"""The event log of a run: what was brought to the engine, in order. It is what a run is a function of (law L6).
+
+Rules of this file
+- Four kinds of entry: a request arrives, a request is aborted, a plane reports, the engine steps. Nothing else
+  reaches an engine, so a log and its requests replay anywhere to the identical list of operations.
+- Entries are rows of plain numbers; drivers put them into files. Requests are named by their id and come from the
+  trace.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+from .engine import Engine
+from .scheduler import Active
+from .types import Cancel, Completion, Op, Progress
+
+
+class EntryKind(IntEnum):
+    ARRIVE = 0
+    ABORT = 1
+    COMPLETION = 2
+    FAILURE = 3
+    PROGRESS = 4
+    STEP = 5
+    RESUME = 6
+    """A step that waited goes on."""
+
+
+class Entry(NamedTuple):
+    """One row. `subject`: a request or an operation; `pages`: how many are good."""
+
+    kind: int
+    at_s: float
+    subject: int
+    pages: int
+
+
+class EventLog:
+    """Columns of entries, appended to."""
+
+    def __init__(self) -> None:
+        self.kinds = array("b")
+        self.times_s = array("d")
+        self.subjects = array("q")
+        self.pages = array("q")
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    def add(self, kind: EntryKind, at_s: float, subject: int = 0, pages: int = 0) -> None:
+        self.kinds.append(kind)
+        self.times_s.append(at_s)
+        self.subjects.append(subject)
+        self.pages.append(pages)
+
+    def report(self, event: Completion | Progress, at_s: float) -> None:
+        if not event.ends:
+            kind = EntryKind.PROGRESS
+        elif isinstance(event, Completion) and event.failed:
+            kind = EntryKind.FAILURE
+        else:
+            kind = EntryKind.COMPLETION
+        self.add(kind, at_s, event.op_id, event.pages_ok)
+
+    def entries(self) -> Iterator[Entry]:
+        return map(Entry, self.kinds, self.times_s, self.subjects, self.pages)
+
+    def clear(self) -> None:
+        """Forget what has been written away."""
+        del self.kinds[:], self.times_s[:], self.subjects[:], self.pages[:]
+
+
+def replay(entries: Iterable[Entry], engine: Engine, request: Callable[[int, float], Active]) -> Iterator[Op | Cancel]:
+    """Bring a log to a fresh engine; the operations it decides, in order. `request(id, arrival_s)` makes requests."""
+    step: Iterator[object] | None = None
+    for entry in entries:
+        match entry.kind:
+            case EntryKind.ARRIVE:
+                engine.arrive(request(entry.subject, entry.at_s), entry.at_s)
+            case EntryKind.ABORT:
+                engine.abort(entry.subject, entry.at_s)
+            case EntryKind.COMPLETION | EntryKind.FAILURE:
+                engine.on(Completion(entry.subject, entry.pages, entry.kind == EntryKind.FAILURE))
+            case EntryKind.PROGRESS:
+                engine.on(Progress(entry.subject, entry.pages))
+            case _:
+                step = engine.step(entry.at_s) if entry.kind == EntryKind.STEP else step
+                assert step is not None
+                next(step, None)
+                yield from engine.take_ops()

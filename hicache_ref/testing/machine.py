@@ -1,0 +1,381 @@
+"""The control plane with everything that happens to it in a test's hands; the laws are checked after every step.
+
+Rules of this file
+- A method is one thing that can happen: a request arrives, is admitted, computes, ends; an operation makes progress
+  or ends, well or not; time passes. Any order of them is legal unless the method says otherwise.
+- After each, L1 to L4 and L11 are checked, L10 on shadow memory, and each eviction against a walk of the whole tree.
+- `drain` ends everything and checks L4, L5 and L6: nothing is stuck, nothing has leaked, and the log replays.
+- The machine keeps no randomness. What it leaves open, the hooks `reads_early` and `on_wait` decide.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from ..control import invariants
+from ..control.cache import HiCache
+from ..control.evictable import EvictableLeaves
+from ..control.invariants import LawBroken
+from ..control.keys import ATOM_BYTES, TokenPages
+from ..control.lease import Lease
+from ..control.slots import Owner
+from ..control.tree import Node
+from ..control.types import Op, OpKind, Wait
+from .memory import GARBAGE, Identities, ShadowMemory
+from .plane import ManualPlane, ModelStore
+from .session import Session, Setup, replay, words
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+FOREVER_S = 1e9
+"""Longer than any policy waits."""
+STRANGER = 1 << 20
+"""Symbols from here on are in no other prompt."""
+MOST_ROUNDS = 100
+"""Ticks after which whatever is in flight has ended, if it ever will."""
+
+
+class WatchedLeaves(EvictableLeaves):
+    """The leaves of one level, each eviction checked against a walk of the whole tree, which is what upstream does."""
+
+    def __init__(self, leaves: EvictableLeaves, cache: HiCache) -> None:
+        super().__init__(leaves._rank, leaves._rises_only, leaves._is_leaf)
+        self._cache = cache
+
+    def pop(self) -> Node | None:
+        nodes = self._cache.tree.nodes()
+        free = [node for node in nodes if self._is_leaf(node) and not invariants.is_set_aside(node)]
+        node = super().pop()
+        if node is None:
+            _require(not free, f"L5: nothing to evict, although {len(free)} leaves are free")
+        elif free:
+            first = min(map(self._rank, free))
+            _require(not first < self._rank(node), f"node {node.id} evicted before one of rank {first}")
+        return node
+
+    def check(self) -> None:
+        """A policy that says its ranks only rise has to keep to it: else its leaves are evicted in a stale order."""
+        for rank, _, node in self._heap if self._rises_only else ():
+            honest = not self._is_leaf(node) or not self._rank(node) < rank
+            _require(honest, f"rank of node {node.id} fell from {rank} to {self._rank(node)}, but `rises_only` is True")
+
+
+class Request:
+    """A request of the test: one symbol a page of what it wants computed."""
+
+    __slots__ = ("key", "namespace", "priority", "symbols")
+
+    def __init__(self, symbols: Sequence[int], key: bytes, namespace: str | None, priority: int) -> None:
+        self.symbols = list(symbols)
+        self.key = key
+        self.namespace = namespace
+        self.priority = priority
+
+
+def happens(
+    method: Callable[Concatenate[Machine, P], R],
+) -> Callable[Concatenate[Machine, P], R]:
+    """Something that can happen: goes into the story, and is followed by the checks."""
+
+    @wraps(method)
+    def step(self: Machine, *args: P.args, **named: P.kwargs) -> R:
+        given = [repr(value) for value in args] + [f"{name}={value!r}" for name, value in named.items()]
+        self.story.append(f"{method.__name__}({', '.join(given)})")
+        self.broken = True
+        result = method(self, *args, **named)
+        if result is not None:
+            self.story[-1] += f" -> {result}"
+        self.check()
+        self.broken = False
+        return result
+
+    return step
+
+
+class Machine:
+    """A cache, its plane and its store, and requests in all stages.
+
+    `waiting` are requests that have arrived, `running` those that hold a lease; both by request id.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.session = Session(setup)
+        self.cache = self.session.cache
+        self.identities = Identities()
+        self.memory = ShadowMemory(setup.l1_pages, setup.l2_pages, self.identities)
+        self.store = ModelStore(lambda name: self._page_called[name])
+        self.plane = ManualPlane(self.memory, self.store)
+        self.waiting: dict[int, Request] = {}
+        self.running: dict[int, Request] = {}
+        self.now_s = 0.0
+        self.story: list[str] = []
+        """What has happened, in words."""
+        self.broken = False
+        """The last thing that happened has raised."""
+        self.reads_early: Callable[[Op], bool] = lambda op: op.id % 2 == 0
+        """When sources are read: at once, or when the operation ends."""
+        self.on_wait: Callable[[tuple[int, ...]], None] = self._complete_all
+        """Sees to it that the operations have ended which a step waits for; may do so badly, and end others too."""
+        self._page_called: dict[Any, int] = {}
+        self._atoms = Identities()
+        self._next_rid = 0
+        self.cache.device_leaves = self._device_leaves = WatchedLeaves(self.cache.device_leaves, self.cache)
+        self.cache.host_leaves = self._host_leaves = WatchedLeaves(self.cache.host_leaves, self.cache)
+
+    # Requests
+
+    @happens
+    def arrive(self, symbols: Sequence[int], namespace: str | None = None, priority: int = 0) -> int:
+        """A request, one symbol a page (of EAGLE's pairs one page fewer); its prefetch is issued. Its id."""
+        rid = self._next_rid
+        self._next_rid += 1
+        self.waiting[rid] = request = Request(symbols, self._key(symbols), namespace, priority)
+        self.session.call("prefetch", rid, namespace, request.key, self.now_s)
+        return rid
+
+    @happens
+    def poll(self, rid: int) -> bool:
+        """May a waiting request go on?"""
+        return bool(self.session.call("poll", rid, self.now_s))
+
+    @happens
+    def abort(self, rid: int) -> None:
+        """A waiting request goes away."""
+        self.session.call("abort", rid)
+        del self.waiting[rid]
+
+    @happens
+    def admit(self, rid: int, pages: int | None = None) -> bool:
+        """Take a lease for a waiting request's first `pages` pages. Legal once its `poll` has said yes."""
+        request = self.waiting[rid]
+        admission = self._drive("admit", rid, request.namespace, _first(request.key, pages))
+        if admission.lease is None:
+            return False
+        self.running[rid] = self.waiting.pop(rid)
+        self._spoil(admission.lease)
+        return True
+
+    @happens
+    def start_loading(self) -> None:
+        """A batch starts: what was decided to be loaded is sent on its way."""
+        self.session.call("start_loading")
+
+    def may_compute(self, rid: int) -> bool:
+        """Has all arrived that the request's pages are computed from?"""
+        node: Node | None = self.session.leases[rid].node
+        while node is not None and (node.load is None or node.load.done_pages == node.load.pages):
+            node = node.parent
+        return node is None
+
+    @happens
+    def prefill(self, rid: int, chunked: bool = False) -> None:
+        """Compute what the lease covers and give it to the tree. Legal if `may_compute`."""
+        self._compute(rid)
+        self.session.call("commit", rid, self.running[rid].priority, chunked)
+
+    @happens
+    def grow(self, rid: int, pages: int, output: Sequence[int] = ()) -> bool:
+        """Take slots for the next pages of a running request, whose prompt becomes longer by its output."""
+        request, held = self.running[rid], self.session.leases[rid]
+        request.symbols += output
+        request.key = self._key(request.symbols)
+        key = _first(request.key, len(held.key) // ATOM_BYTES + pages)
+        ok = bool(self._drive("extend", rid, key))
+        self._spoil(held)
+        return ok
+
+    @happens
+    def finish(self, rid: int) -> None:
+        """A request ends, and what it has computed stays. Legal if `may_compute`."""
+        self._compute(rid)
+        self.session.call("release", rid, self.running.pop(rid).priority)
+
+    @happens
+    def discard(self, rid: int) -> None:
+        """A running request is aborted or retracted."""
+        self.session.call("discard", rid)
+        del self.running[rid]
+
+    # Operations in flight, and time
+
+    def in_flight(self, *kinds: OpKind) -> list[int]:
+        """Operations the plane has, oldest first."""
+        return [op_id for op_id, flight in self.plane.in_flight.items() if not kinds or flight.op.kind in kinds]
+
+    def pump(self) -> None:
+        """Give the plane what has been decided."""
+        for op in self.session.take_ops():
+            self.story.append(f"  {words(op)}")
+            if isinstance(op, Op):
+                self.plane.submit(op, self.reads_early(op))
+            else:
+                self.plane.cancel(op.op_id)
+
+    @happens
+    def progress(self, op_id: int, pages: int) -> None:
+        """Some leading pages of a FETCH in flight have arrived."""
+        self.session.on(self.plane.progress(op_id, pages))
+
+    @happens
+    def complete(self, op_id: int, pages: int | None = None) -> None:
+        """An operation ends: with `pages` good ones, or as well as it can."""
+        self.session.on(self.plane.complete(op_id, pages))
+
+    @happens
+    def tick(self) -> None:
+        """The engine acts on what has been reported."""
+        self.session.call("tick", self.now_s)
+
+    @happens
+    def advance(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    # The store
+
+    @happens
+    def store_has(self, symbols: Sequence[int]) -> None:
+        """Somebody else has stored a prompt."""
+        key = self._key(symbols)
+        for name, page in zip(self.cache.keys.chain(key, None), self.identities.of(key), strict=True):
+            self.store.put(name, page)
+
+    @happens
+    def store_drops(self, count: int) -> None:
+        """The store forgets its oldest pages."""
+        self.store.drop(count)
+
+    @happens
+    def store_refuses(self, refusing: bool) -> None:
+        """From now on writes fail, or succeed again."""
+        self.store.refusing = refusing
+
+    @happens
+    def store_lies(self, symbols: Sequence[int]) -> None:
+        """From now on the store claims to have all pages of a prompt."""
+        self.store.lies.update(self.cache.keys.chain(self._key(symbols), None))
+
+    # Checks
+
+    def check(self) -> None:
+        """The laws that hold between any two calls. Raises LawBroken."""
+        invariants.check(self.cache)
+        self.memory.check(self.cache)
+        self._device_leaves.check()
+        self._host_leaves.check()
+
+    def settle(self) -> None:
+        """End everything in flight, and act on it, until nothing is left. Raises LawBroken if that does not happen."""
+        for _ in range(MOST_ROUNDS):
+            self.start_loading()
+            self.pump()
+            for op_id in self.in_flight():
+                self.complete(op_id)
+            self.tick()
+            self.pump()
+            ledger = self.cache.ledger
+            if ledger.at_rest and not ledger.open and not self.plane.in_flight:
+                return
+        raise LawBroken(f"L5: not at rest after {MOST_ROUNDS} ticks: {self.cache.ledger.open}")
+
+    def drain(self) -> None:
+        """End every request in its own way, then see that nothing is held, lost or forgotten."""
+        for rid in list(self.waiting):
+            self._poll_until_done(rid)
+            del self.waiting[rid]
+        self.settle()
+        self._take_l1(self.cache.l1.free + self.cache.tree.evictable)
+        for at, rid in enumerate(list(self.running)):
+            self.finish(rid) if at % 2 else self.discard(rid)
+        self.settle()
+        self.check_at_rest()
+
+    def check_at_rest(self) -> None:
+        """L4 to L6, once nothing runs: all memory can be had again, on both levels, and the log replays."""
+        invariants.check_at_rest(self.cache)
+        self._take_l1(self.setup.l1_pages)
+        invariants.check_at_rest(self.cache)
+        again = replay(self.setup, self.session.log, self.cache.keys)
+        _require(again.ops == self.session.ops, "L6: the log replays to other operations")
+        everything = self.cache.host_slots(self.setup.l2_pages, Owner.TRANSIT, whole=False)
+        _require(everything is not None, "L5: L2 cannot be emptied although nothing is held")
+
+    def _take_l1(self, pages: int) -> None:
+        """A request of `pages` unheard-of pages is admitted, and goes away.
+
+        It may have to try again: evictions of write_back may start stores, which hold host copies until they end.
+        """
+        strangers = [STRANGER + len(self.story) * self.setup.l1_pages + page for page in range(pages)]
+        rid = self.arrive([*strangers, STRANGER] if self.setup.keyspace == "pairs" else strangers)
+        self._poll_until_done(rid)
+        for _ in range(MOST_ROUNDS):
+            self.settle()
+            if self.admit(rid):
+                self.discard(rid)
+                self.settle()
+                return
+        raise LawBroken(f"L5: {pages} pages of L1 cannot be had, {self.cache.tree.protected} are held")
+
+    def _poll_until_done(self, rid: int) -> None:
+        for _ in range(MOST_ROUNDS):
+            if self.poll(rid):
+                return
+            self.advance(FOREVER_S)
+            self.pump()
+            for op_id in self.in_flight():
+                self.complete(op_id)
+            self.tick()
+        raise LawBroken(f"L5: request {rid} waits for ever")
+
+    # Within
+
+    def _drive(self, name: str, *args: Any) -> Any:
+        """A call that may wait. What it waits for has ended when it goes on."""
+        answer = self.session.call(name, *args)
+        while isinstance(answer, Wait):
+            self.pump()
+            self.on_wait(answer.op_ids)
+            answer = self.session.call("resume")
+        return answer
+
+    def _complete_all(self, op_ids: tuple[int, ...]) -> None:
+        for op_id in op_ids:
+            self.session.on(self.plane.complete(op_id))
+
+    def _compute(self, rid: int) -> None:
+        """A batch runs: what it reads must be there, what it writes will be."""
+        held = self.session.leases[rid]
+        pages = self.identities.of(held.key)
+        end, node = held.held, held.node
+        while node.parent is not None:
+            assert node.device is not None
+            self.memory.check_device(node.device, pages[end - node.pages : end], f"node {node.id}, read by a request,")
+            end, node = end - node.pages, node.parent
+        self.memory.l1[held.slots] = pages[held.held :]
+
+    def _spoil(self, held: Lease) -> None:
+        """What a request has not computed is whatever the last owner of its slots has left."""
+        self.memory.l1[held.slots] = GARBAGE
+
+    def _key(self, symbols: Sequence[int]) -> bytes:
+        """The key of a prompt; the names of its pages are known from now on."""
+        keys = self.cache.keys
+        if isinstance(keys, TokenPages):
+            key = keys.key([symbol for symbol in symbols for _ in range(self.setup.page_tokens)])
+        else:
+            key = array("q", self._atoms.of(array("q", symbols).tobytes())).tobytes()
+        self._page_called.update(zip(keys.chain(key, None), self.identities.of(key), strict=True))
+        return key
+
+
+def _first(key: bytes, pages: int | None) -> bytes:
+    return key if pages is None else key[: pages * ATOM_BYTES]
+
+
+def _require(holds: bool, words: str) -> None:
+    if not holds:
+        raise LawBroken(words)
