@@ -19,7 +19,7 @@ the CPU, each with its fixed cost: adjacent pages help only where the layout let
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from hicache_ref.config.layouts import IoBackend, KvGeometry, Layout, find_io_backend, find_layout, operators
 from hicache_sim.hardware import HardwareProfile

@@ -269,6 +269,11 @@ class Device:
         self._work_s = self._batch.seconds(self._costs)
         self._check()
 
+    @property
+    def step_s(self) -> float:
+        """Mean time of a step of the batch that is running."""
+        return self._work_s / self._batch.steps
+
     def runs(self, op_id: int) -> bool:
         return self._op is not None and self._op.id == op_id
 
@@ -315,11 +320,11 @@ class Device:
         self.slowed_s += min(slowed_s, passed_s)
         self.waited_s += max(passed_s - self._work_s - slowed_s, 0.0)
         plane.note("compute", self._start_s, op)
-        plane.report(Completion(op.id, self._batch.steps))
+        plane.report(Completion(op.id, self._batch.steps), computed=True)
 
 
 class SimPlane:
-    """Satisfies `plane.DataPlane`. `wake` is called whenever there is something to poll."""
+    """Satisfies `plane.DataPlane`. `wake` is called whenever there is something to poll, with whether a batch is done."""
 
     def __init__(
         self,
@@ -351,7 +356,7 @@ class SimPlane:
         self.loading: set[int] = set()
         self.slices: list[Slice] | None = None
         """Where what the streams did is noted; None: nowhere."""
-        self.wake: Callable[[], None] = lambda: None
+        self.wake: Callable[[bool], None] = lambda computed: None
         self.op_counts = dict.fromkeys(OpKind, 0)
         self._reports: list[Report] = []
         self._cancelled: set[int] = set()
@@ -385,18 +390,22 @@ class SimPlane:
         if self.device.runs(op_id):
             self.device.stop()
 
+    @property
+    def has_reports(self) -> bool:
+        return bool(self._reports)
+
     def poll(self) -> list[Report]:
         reports, self._reports = self._reports, []
         return reports
 
     # For the parts
 
-    def report(self, report: Report) -> None:
+    def report(self, report: Report, computed: bool = False) -> None:
         if report.ends:
             self._open.discard(report.op_id)
             self._cancelled.discard(report.op_id)
         self._reports.append(report)
-        self.wake()
+        self.wake(computed)
 
     def is_cancelled(self, op_id: int) -> bool:
         return op_id in self._cancelled

@@ -2,6 +2,8 @@
 
 Rules of this file
 - One step handles everything that happens at one instant: whatever comes schedules a step, once.
+- A busy scheduler looks up between batches: what comes during a prefill batch waits for its end, a transfer's report
+  during decoding for the next token, as it does in upstream's loop.
 - A step that has to wait (write_back's eviction) is resumed when its operations have completed. Until then nothing
   reaches the engine but their reports, as upstream's blocked scheduler thread would have it; the wait is a stall.
 - Deterministic: the same requests, configuration and seed give the same run, event by event.
@@ -79,7 +81,8 @@ class Simulation:
         self._stalled_since_s = 0.0
         self._scheduled = False
         self._deadline_s: float | None = None
-        plane.wake = self._schedule_step
+        self._looks_up = False
+        plane.wake = self._reported
 
     def run(self) -> None:
         """Until every request has ended and every transfer with it."""
@@ -111,8 +114,7 @@ class Simulation:
 
     def _arrive_next(self, _: Event) -> None:
         assert self._next is not None
-        self._ready.append(self._next)
-        self._schedule_step()
+        self._arrive(self._next)
         self._fetch_next()
 
     def _release_children(self, parent: Active) -> None:
@@ -123,9 +125,28 @@ class Simulation:
 
     def _arrive(self, request: Request) -> None:
         self._ready.append(request)
-        self._schedule_step()
+        self._arrived()
 
     # Steps
+
+    def _reported(self, computed: bool) -> None:
+        """The plane has something to say: at once if a batch is done or none runs, else at the next token."""
+        batch = self.engine.batch
+        if computed or batch is None or self._step is not None:
+            self._schedule_step()
+        elif batch.may_stop and not self._looks_up:
+            self._looks_up = True
+            Timeout(self.env, self.plane.device.step_s).callbacks.append(self._look_up)
+
+    def _look_up(self, _: Event) -> None:
+        self._looks_up = False
+        if self.plane.has_reports:
+            self._schedule_step()
+
+    def _arrived(self) -> None:
+        batch = self.engine.batch
+        if batch is None or batch.may_stop:
+            self._schedule_step()
 
     def _schedule_step(self) -> None:
         if self._scheduled:
@@ -177,7 +198,7 @@ class Simulation:
             self._release_children(request)
         self._observer.stepped(self.env.now)
         if self._ready:
-            self._schedule_step()
+            self._arrived()
         self._set_alarm()
 
     def _bring_reports(self) -> None:

@@ -13,6 +13,7 @@ Rules of this file
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,14 +64,15 @@ class DeltaTrace(SessionWorkload):
     def _read(self) -> list[Talk]:
         """All sessions of the file, in order of start."""
         talks: dict[str, Talk] = {}
-        for file, line, row in self.source.documents():
-            where = f"{file}:{line}"
-            name = session_of(row)
-            if name is None:
-                raise TraceError("no session_id", where, "a delta row belongs to a session")
-            if name not in talks:
-                talks[name] = Talk(self.block_tokens, len(talks), stamp_of(row, "timestamp", -np.inf, where))
-            talks[name].add(row, where)
+        with closing(self.source.documents()) as documents:
+            for file, line, row in documents:
+                where = f"{file}:{line}"
+                name = session_of(row)
+                if name is None:
+                    raise TraceError("no session_id", where, "a delta row belongs to a session")
+                if name not in talks:
+                    talks[name] = Talk(self.block_tokens, len(talks), stamp_of(row, "timestamp", -np.inf, where))
+                talks[name].add(row, where)
         return sorted(talks.values(), key=lambda talk: talk.start_ms)
 
 

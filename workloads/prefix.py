@@ -76,8 +76,12 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @dataclass
 class PrefixCheck:
-    """Watches that no id follows two different ids: that would be hashes of single blocks, read as if of prefixes."""
+    """Watches that no id follows two different ids: that would be hashes of single blocks, read as if of prefixes.
 
+    advice: what the error tells people to do.
+    """
+
+    advice: str = "read it with chain=True (--chain)"
     before: dict[int, int] = field(default_factory=dict)
 
     def add(self, ids: NDArray[np.int64], where: str) -> None:
@@ -89,7 +93,7 @@ class PrefixCheck:
                 raise TraceError(
                     f"id {value} follows {_name(expected)} and {_name(previous)}: hashes of blocks, not of prefixes",
                     where,
-                    "read it with chain=True (--chain)",
+                    self.advice,
                 )
             previous = value
 

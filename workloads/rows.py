@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Protocol
 
 from .errors import TraceError
 from .fit import misfit, verdict
 from .prefix import PrefixCheck, block_ids, id_limit, prefix_ids
 from .request import Blocks, Request
-from .source import Source
+from .source import Document, Source
 from .workload import ClockedWorkload
 
 HEAD_ROWS = 256
@@ -59,14 +59,18 @@ class RowTrace(ClockedWorkload):
 
     def __post_init__(self) -> None:
         self.name = self.source.path.name
-        self.verdict = verdict(self._gap(row, f"{file}:{line}") for file, line, row in self._head())
+        self.verdict = verdict(self._gap(row, f"{file}:{line}") for file, line, row in self.source.first(HEAD_ROWS))
 
     def recorded(self) -> Iterator[Request]:
+        with closing(self.source.documents()) as documents:
+            yield from self._requests(documents)
+
+    def _requests(self, documents: Iterator[tuple[str, int, Document]]) -> Iterator[Request]:
         block, limit, ticks_per_s = self.block_tokens, id_limit(self.block_tokens), self.ticks_per_s
         short = 0 if self.tail_shared else block
         check, links = PrefixCheck(), self.links()
         first, last = 0.0, -math.inf
-        for number, (file, line, row) in enumerate(self.source.documents()):
+        for number, (file, line, row) in enumerate(documents):
             try:
                 stamp, length, answer = row["timestamp"], row["input_length"], row["output_length"]
                 ids = block_ids(row["hash_ids"], limit)
@@ -102,9 +106,6 @@ class RowTrace(ClockedWorkload):
                 except (TypeError, ValueError, OverflowError) as error:
                     raise TraceError(f"a field beside the prompt's is bad ({error})", f"{file}:{line}") from error
             yield request
-
-    def _head(self) -> Iterator[tuple[str, int, dict[str, Any]]]:
-        return islice(self.source.documents(), HEAD_ROWS)
 
     def _gap(self, row: dict[str, Any], where: str) -> int:
         """Tokens of the row's blocks beyond its prompt (see fit.py)."""

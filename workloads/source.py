@@ -12,7 +12,8 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -45,17 +46,23 @@ class Source:
 
     path: Path
 
-    def documents(self) -> Iterator[tuple[str, int, Document]]:
+    def documents(self) -> Generator[tuple[str, int, Document], None, None]:
         """Every document with its file and its line (1-based).
 
+        Read it inside `closing(…)`: then an error in a row closes the file at once, and not when its traceback goes.
         TraceError: no such file, empty, not text, cut short, not a JSON object.
         """
         for path in self._files():
             yield from _documents(path)
 
+    def first(self, count: int) -> list[tuple[str, int, Document]]:
+        """The first `count` documents with their places, or as many as there are."""
+        with closing(self.documents()) as documents:
+            return list(islice(documents, count))
+
     def head(self, count: int) -> list[Document]:
         """The first `count` documents, or as many as there are."""
-        return [document for _, _, document in islice(self.documents(), count)]
+        return [document for _, _, document in self.first(count)]
 
     def _files(self) -> list[Path]:
         if not self.path.is_dir():

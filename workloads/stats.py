@@ -78,6 +78,17 @@ class TraceStats:
         return _ratio(self.summed_request_ratios, self.requests)
 
     @property
+    def hit_ratios(self) -> dict[str, float]:
+        """Every hit ratio under the definition that belongs beside it in print."""
+        return {
+            "hit blocks / all blocks": self.hit_ratio_blocks,
+            "hit tokens / input tokens": self.hit_ratio_tokens,
+            "hit blocks / full blocks": self.hit_ratio_per_full_block,
+            "hit full blocks / full blocks": self.hit_ratio_full_blocks,
+            "mean over requests of hit tokens / input tokens": self.hit_ratio_requests,
+        }
+
+    @property
     def reuse_ceiling(self) -> float:
         """1 - distinct blocks / blocks: the block hit ratio that no order of requests can beat."""
         return 1 - _ratio(self.distinct_blocks, self.blocks) if self.blocks else 0.0

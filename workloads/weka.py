@@ -18,12 +18,13 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 from .errors import TraceError
 from .fit import misfit, verdict
-from .prefix import block_ids
+from .prefix import PrefixCheck, block_ids
 from .request import Blocks, Request
 from .rows import ids_of, stamp_of, tokens_of
 from .schedule import Session
@@ -41,7 +42,7 @@ def claims(source: Source) -> bool:
 
 
 def open_weka(source: Source, block_tokens: int | None, chain: bool | None) -> WekaTrace:
-    """TraceError: `chain` asked for (these ids are prefix ids); a first session that does not fit the block size."""
+    """TraceError: `chain` asked for; a first session that does not fit the block size, or has no prefix ids."""
     if chain:
         raise TraceError("kv-cache-tester ids are prefix ids already", str(source.path), "leave chain (--chain) out")
     return WekaTrace(source, block_tokens)
@@ -54,37 +55,44 @@ class WekaTrace(SessionWorkload):
         self.source = source
         self.name = source.path.name
         self._asked = block_tokens
-        file, line, document = next(source.documents())
+        file, line, document = source.first(1)[0]
         self.block_tokens = self._block_of(document, f"{file}:{line}")
         calls = calls_of(document, f"{file}:{line}")
         self.verdict = verdict(len(call.ids) * self.block_tokens - call.input_tokens for call in calls)
-        next(self.sessions())
+        check = PrefixCheck("a session's ids must be those of prefixes")
+        for call in calls:
+            check.add(self._ids(call, self.block_tokens), call.where)
 
     def sessions(self) -> Iterator[Session]:
         """Sessions in order of the file, all starting at 0. TraceError: an entry that cannot be used."""
         base = 0
-        for file, line, document in self.source.documents():
-            where = f"{file}:{line}"
-            block = self._block_of(document, where)
-            calls = calls_of(document, where)
-            ids = [self._ids(call, block) for call in calls]
-            local = SCOPES[scope_of(document, where)]
-            turns = [
+        with closing(self.source.documents()) as documents:
+            for file, line, document in documents:
+                turns, next_base = self._turns(document, f"{file}:{line}", base)
+                base = next_base if SCOPES[scope_of(document, f"{file}:{line}")] else base
+                yield Session(0.0, turns)
+
+    def _turns(self, document: dict[str, Any], where: str, base: int) -> tuple[list[Request], int]:
+        """A session's turns with its ids counted from `base`, and the first number they leave free."""
+        block = self._block_of(document, where)
+        turns = []
+        free = base
+        for number, call in enumerate(calls_of(document, where)):
+            ids = self._ids(call, block) + base
+            free = max(free, 1 + int(ids.max(initial=base)))
+            turns.append(
                 Request(
                     number,
                     call.sent_s,
-                    Blocks(own + base, block),
+                    Blocks(ids, block),
                     call.input_tokens,
                     call.answer_tokens or 1,
-                    min(call.input_tokens, len(own) * block),
+                    min(call.input_tokens, len(ids) * block),
                     parent=call.parent,
                     think_s=call.think_s,
                 )
-                for number, (call, own) in enumerate(zip(calls, ids, strict=True))
-            ]
-            if local:
-                base += 1 + max((int(own.max()) for own in ids if len(own)), default=0)
-            yield Session(0.0, turns)
+            )
+        return turns, free
 
     def _block_of(self, document: dict[str, Any], where: str) -> int:
         return self._asked or tokens_of({"block_size": BLOCK_TOKENS, **document}, "block_size", 1, where)

@@ -101,6 +101,8 @@ class HiCache:
         handler = self.ledger.open.get(event.op_id)
         if handler is None:
             raise ProtocolError(f"report on operation {event.op_id}, which is not in flight: {event}")
+        if not event.ends and event.op_id not in self.ledger.fetching:
+            raise ProtocolError(f"progress of operation {event.op_id}, which is no FETCH: {event}")
         handler(event)
 
     def tick(self, now_s: float) -> None:
@@ -442,8 +444,12 @@ class HiCache:
         return self._queued_load
 
     def _loaded(self, event: Completion | Progress) -> None:
+        load = self.ledger.loading[event.op_id]
+        if event.pages_ok < load.pages:
+            # Requests compute on these pages already, and others match them: what they make would be garbage too.
+            raise ProtocolError(f"LOAD {event.op_id} came back with {event.pages_ok} of {load.pages} pages")
         del self.ledger.open[event.op_id]
-        self.ledger.loading[event.op_id].done_pages = event.pages_ok
+        load.done_pages = event.pages_ok
 
     def _reap_loads(self) -> None:
         loading = self.ledger.loading

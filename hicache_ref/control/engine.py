@@ -72,8 +72,9 @@ class Engine:
         return self.scheduler.idle and self._batch is None
 
     @property
-    def computing(self) -> bool:
-        return self._batch is not None
+    def batch(self) -> Prefill | Decode | None:
+        """What is being computed."""
+        return self._batch
 
     def next_deadline_s(self) -> float | None:
         """A time at which to step even if nothing is reported: a prefetch that a request waits for times out."""

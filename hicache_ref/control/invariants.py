@@ -27,8 +27,10 @@ def check(cache: HiCache) -> None:
     _locked_nodes_keep_slots(nodes)
     _sums_are_true(cache, nodes)
     _leaves_are_known(cache, nodes)
+    _duplicates_are_known(cache, nodes)
     _structure_is_sound(cache, nodes)
     _ledger_is_sound(cache)
+    _holds_are_known(cache, nodes)
 
 
 def check_at_rest(cache: HiCache) -> None:
@@ -80,7 +82,7 @@ def _pool(pool: SlotPool, slices: list[Slots]) -> None:
         owned[Owner.FREE] == pool.free, f"L1: {pool.name} has {owned[Owner.FREE]} free slots and counts {pool.free}"
     )
     _require(pool.duplicates_free(), f"L1: {pool.name} lists a free slot twice")
-    used = np.concatenate([np.empty(0, np.int32), *slices])
+    used = np.concatenate([np.empty(0, np.int64), *slices])
     _require(len(np.unique(used)) == len(used), f"L1: a slot of {pool.name} belongs to two nodes")
     _require(len(used) == owned[Owner.TREE], f"L1: {pool.name} has {owned[Owner.TREE]} tree slots, nodes {len(used)}")
 
@@ -128,6 +130,13 @@ def _leaves_are_known(cache: HiCache, nodes: list[Node]) -> None:
             _require(known_or_aside, f"L5: leaf {node.id} of {level} is not among the candidates")
 
 
+def _duplicates_are_known(cache: HiCache, nodes: list[Node]) -> None:
+    """Whatever is on both levels with nothing in flight can be reclaimed, where the rules say so (part of L5)."""
+    for node in nodes if cache.rules.reclaim_duplicates else ():
+        settled = node.device is not None and node.host is not None and node.write is None and node.load is None
+        _require(not settled or node.id in cache._duplicates, f"L5: duplicate {node.id} cannot be reclaimed")
+
+
 def _structure_is_sound(cache: HiCache, nodes: list[Node]) -> None:
     counted = Counter(node.parent.id for node in nodes if node.device is not None and node.parent is not None)
     for node in [cache.tree.root, *nodes]:
@@ -145,6 +154,8 @@ def _structure_is_sound(cache: HiCache, nodes: list[Node]) -> None:
 def _ledger_is_sound(cache: HiCache) -> None:
     """L4: every operation without its completion is in exactly one table."""
     ledger = cache.ledger
+    pages = sum(prefetch.pages for prefetch in ledger.prefetching.values())
+    _require(pages == ledger.prefetch_pages, f"L4: {ledger.prefetch_pages} pages count as prefetching, not {pages}")
     waiting = [op for op, write in ledger.writing.items() if write.done_pages is None]
     waiting += [op for op, load in ledger.loading.items() if load.done_pages is None]
     waiting += [op for op, store in ledger.storing.items() if store not in ledger.stored]
@@ -152,3 +163,15 @@ def _ledger_is_sound(cache: HiCache) -> None:
     foreign = set(ledger.open) - set(waiting) - ledger.computing
     _require(not foreign and len(waiting) == len(set(waiting)), f"L4: operations {foreign} are in no table")
     _require(set(waiting) <= set(ledger.open), "L4: an operation waits for a completion nobody expects")
+
+
+def _holds_are_known(cache: HiCache, nodes: list[Node]) -> None:
+    """L4: every hold on a host copy belongs to an operation or a waiting request, and will end with it."""
+    ledger = cache.ledger
+    loads = [*ledger.loading.values(), *([cache.queued_load] if cache.queued_load is not None else [])]
+    holders = [store.hold for store in ledger.storing.values()]
+    holders += [prefetch.hold for prefetch in ledger.prefetching.values() if prefetch.hold is not None]
+    holders += [chain.host_lock for load in loads for chain in load.chains if chain.host_lock is not None]
+    known = {id(hold) for hold in holders}
+    for node in nodes:
+        _require(all(id(lock) in known for lock in node.host_locks), f"L4: node {node.id} is held by nobody")

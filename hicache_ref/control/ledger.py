@@ -145,6 +145,8 @@ class Ledger:
         self.storing: dict[int, Store] = {}
         self.prefetching: dict[Any, Prefetch] = {}
         """Prefetches that count against the limit and hold their anchor, by request."""
+        self.prefetch_pages = 0
+        """Their pages, in sum (article 3.6). Thousands may wait; the laws count them anew."""
         self.fetching: dict[int, Prefetch] = {}
         """Every prefetch with a PROBE or FETCH in flight, cancelled ones too, by operation."""
         self.computing: set[int] = set()
@@ -181,6 +183,11 @@ class Ledger:
         """Chains whose load has started (in upstream's `ongoing_load_back`)."""
         return sum(len(load.chains) for load in self.loading.values())
 
-    def prefetch_pages(self) -> int:
-        """Pages that count against the prefetch limit (article 3.6)."""
-        return sum(prefetch.pages for prefetch in self.prefetching.values())
+    def begin_prefetch(self, prefetch: Prefetch) -> None:
+        """`prefetch` counts against the limit from now on."""
+        self.prefetching[prefetch.request] = prefetch
+        self.prefetch_pages += prefetch.pages
+
+    def end_prefetch(self, prefetch: Prefetch) -> None:
+        del self.prefetching[prefetch.request]
+        self.prefetch_pages -= prefetch.pages

@@ -19,6 +19,7 @@ from .cache import HiCache
 from .keys import ATOM_BYTES
 from .lease import Lease, commit, discard, release
 from .ledger import Prefetch
+from .running import Running
 from .slots import Owner
 from .storage import StorageSide
 from .tree import Match
@@ -163,9 +164,13 @@ class Prefill:
 
 @dataclass(slots=True)
 class Decode:
-    """Decode `steps` tokens for each request; `context_tokens` is the sum of their lengths before the first."""
+    """Decode `steps` tokens for each of `size` requests; `context_tokens`: the sum of their lengths before the first.
 
-    requests: list[Active]
+    `running` are the requests; `running.kv_tokens(request)` is the length of each.
+    """
+
+    running: Running
+    size: int
     steps: int
     context_tokens: int
     loads: ClassVar[tuple[int, ...]] = ()
@@ -173,15 +178,15 @@ class Decode:
     """Between any two steps."""
 
     def seconds(self, costs: Costs) -> float:
-        return costs.decode_s(len(self.requests), self.context_tokens, self.steps)
+        return costs.decode_s(self.size, self.context_tokens, self.steps)
 
     def steps_within(self, costs: Costs, seconds: float) -> int:
         """Whole steps done after so many seconds."""
-        return min(self.steps, costs.decode_steps(len(self.requests), self.context_tokens, seconds))
+        return min(self.steps, costs.decode_steps(self.size, self.context_tokens, seconds))
 
     def cut(self, steps: int) -> Decode:
         """The same batch, stopped after `steps` steps."""
-        return Decode(self.requests, steps, self.context_tokens)
+        return Decode(self.running, self.size, steps, self.context_tokens)
 
     def finish(self, scheduler: Scheduler, steps: int, now_s: float) -> None:
         scheduler.decoded(self, steps, now_s)
@@ -191,6 +196,8 @@ class SchedulePolicy(Protocol):
     """In which order waiting requests are considered."""
 
     name: str
+    reorders: bool
+    """False: in the order they came."""
 
     def order(self, waiting: list[Active], cache: HiCache) -> None:
         """Sort `waiting` in place. May match prompts, which counts as use of their prefixes, as upstream's does."""
@@ -206,13 +213,12 @@ class _Verdict(Enum):
 class _Budget:
     """What the batch being formed may still take (upstream's `PrefillAdder`), in tokens."""
 
-    def __init__(self, cache: HiCache, limits: SchedulerLimits, running: list[Active], ratio: float) -> None:
+    def __init__(self, cache: HiCache, limits: SchedulerLimits, running: Running, ratio: float) -> None:
         self._cache = cache
         self._page = cache.shape.page_tokens
         self.input_tokens = limits.max_prefill_tokens
         self.chunk_tokens = limits.chunked_prefill_tokens
-        clip = CLIP_MAX_NEW_TOKENS
-        self.reserved = ratio * sum(min(r.max_new_tokens - r.produced, clip) for r in running)
+        self.reserved = ratio * running.estimated_tokens()
         self.taken = 0
 
     @property
@@ -253,10 +259,11 @@ class Scheduler:
         self.storage = storage
         self.limits = limits
         self.policy = policy
-        self.waiting: list[Active] = []
+        self.waiting: dict[int, Active] = {}
+        """By id, in the order in which they are considered."""
         self.prefilling: list[Active] = []
         """The requests of the prefill batch in flight."""
-        self.running: list[Active] = []
+        self.running = Running(cache.shape.page_tokens, CLIP_MAX_NEW_TOKENS)
         self.chunked: Active | None = None
         """The request whose prompt is only partly prefilled: at most one."""
         self.full = False
@@ -266,6 +273,8 @@ class Scheduler:
         self._passes = 0
         self.retracted = 0
         self.aborted_for_room = 0
+        self.stopping = 0
+        """Requests that are to end with the batch they are in."""
         self._page = cache.shape.page_tokens
         self._init_ratio = min(limits.init_new_token_ratio * limits.schedule_conservativeness, 1.0)
         self._min_ratio = min(self._init_ratio * limits.min_new_token_ratio_factor, 1.0)
@@ -297,7 +306,7 @@ class Scheduler:
     def _queue(self, request: Active, now_s: float) -> None:
         request.stage = Stage.WAITING
         self._prefetch(request, now_s)
-        self.waiting.append(request)
+        self.waiting[request.id] = request
 
     def _prefetch(self, request: Active, now_s: float) -> None:
         if self.storage is None:
@@ -314,7 +323,7 @@ class Scheduler:
         self._passes += 1
         if not rules.prefetch_retry_attempts or self._passes % rules.prefetch_retry_passes:
             return
-        for request in self.waiting[1:]:  # never the head of the queue: it would only be delayed
+        for request in list(self.waiting.values())[1:]:  # never the head of the queue: it would only be delayed
             prefetch = request.prefetch
             if prefetch is None or prefetch.refused is None or not prefetch.refused.worth_a_retry:
                 continue
@@ -323,17 +332,19 @@ class Scheduler:
 
     def abort(self, request_id: int, now_s: float) -> None:
         """Give up a request: at once if it waits, with its batch if it runs. Unknown ones have ended already."""
-        for request in self.waiting:
-            if request.id == request_id:
-                self.waiting.remove(request)
-                if self.storage is not None:
-                    self.storage.abort(request_id)
-                self._end(request, Stage.ABORTED, now_s)
-                return
+        waiting = self.waiting.pop(request_id, None)
+        if waiting is not None:
+            if self.storage is not None:
+                self.storage.abort(request_id)
+            self._end(waiting, Stage.ABORTED, now_s)
+            return
         for request in self.requests():
-            request.stopping = request.stopping or request.id == request_id
+            if request.id == request_id and not request.stopping:
+                request.stopping = True
+                self.stopping += 1
 
     def _end(self, request: Active, stage: Stage, now_s: float) -> None:
+        self.stopping -= request.stopping
         request.stage = stage
         request.ended_s = now_s
         self.ended.append(request)
@@ -348,7 +359,10 @@ class Scheduler:
             self.full = True
             return None
         self._retry_prefetches(now_s)
-        self.policy.order(self.waiting, self.cache)
+        if self.policy.reorders:
+            queue = list(self.waiting.values())
+            self.policy.order(queue, self.cache)
+            self.waiting = {request.id: request for request in queue}
         budget = _Budget(self.cache, self.limits, self.running, self.new_token_ratio)
         admitted: list[tuple[Active, int]] = []
         if self.chunked is not None:
@@ -385,7 +399,7 @@ class Scheduler:
         self, admitted: list[tuple[Active, int]], budget: _Budget, now_s: float
     ) -> Generator[Wait, None, None]:
         allowed = self.limits.max_running_requests - len(self.running)
-        for request in self.waiting:
+        for request in self.waiting.values():
             if len(admitted) >= allowed:
                 self.full = True
             if self.full:
@@ -479,9 +493,8 @@ class Scheduler:
                 self.chunked = None
 
     def _leave_queue(self, admitted: list[tuple[Active, int]], now_s: float) -> None:
-        gone = {request.id for request, _ in admitted}
-        self.waiting = [request for request in self.waiting if request.id not in gone]
         for request, _ in admitted:
+            self.waiting.pop(request.id, None)
             request.stage = Stage.PREFILL
             if request.admitted_s < 0:
                 request.admitted_s = now_s
@@ -494,17 +507,17 @@ class Scheduler:
         running = self.running
         if not running:
             return None
-        steps = self._steps_within_room(min(r.output_tokens - r.produced for r in running))
+        steps = self._steps_within_room(running.steps_to_end())
         if steps == 0:
             return None
-        self._grow(running, steps)
-        return Decode(list(running), steps, sum(r.kv_tokens for r in running))
+        self._grow(steps)
+        return Decode(running, len(running), steps, running.context_tokens)
 
     def _make_decode_room(self, now_s: float) -> Generator[Wait, None, None]:
         """Room for one step of all, evicting as upstream's `check_decode_mem` and paged allocation do, retracting
         requests if that is not enough."""
         l1 = self.cache.l1
-        need = self._pages_for(1)
+        need = self.running.pages_for(1)
         if need > l1.free:
             yield from self._evict_for(need)
         if need > l1.free:
@@ -521,19 +534,19 @@ class Scheduler:
     def _retract(self, now_s: float) -> Generator[Wait, None, None]:
         """Send requests back to the queue, those with the least output first, until a step fits."""
         limits = self.limits
-        order = sorted(self.running, key=lambda r: (r.produced, -r.input_tokens), reverse=True)
+        order = sorted(self.running, key=lambda r: (self.running.produced(r), -r.input_tokens), reverse=True)
         if len(order) == 1:
             return
         while len(order) > 1:
             request = order.pop()
-            self.running.remove(request)
+            self.running.leave(request)
             self._send_back(request, now_s)
             yield from self._evict_for(-(-len(order) * limits.retract_decode_steps // self._page))
-            need = self._pages_for(1)
+            need = self.running.pages_for(1)
             yield from self._evict_for(need)
             if need <= self.cache.l1.free:
                 break
-        decoded = sum(r.produced for r in self.running) + limits.retract_decode_steps * len(self.running)
+        decoded = sum(self.running.produced(r) for r in self.running) + limits.retract_decode_steps * len(self.running)
         self.new_token_ratio = min(1.0, decoded / (sum(r.max_new_tokens for r in self.running) + 1))
 
     def _send_back(self, request: Active, now_s: float) -> None:
@@ -552,11 +565,12 @@ class Scheduler:
         Upstream dies here. A request is aborted with what it has produced; False if there is none.
         """
         if self.running:
-            request = self.running.pop()
+            request = list(self.running)[-1]
+            self.running.leave(request)
             assert request.lease is not None
             discard(self.cache, request.lease)
         elif self.waiting:
-            request = self.waiting.pop(0)
+            request = self.waiting.pop(next(iter(self.waiting)))
         else:
             return False
         self.aborted_for_room += 1
@@ -570,40 +584,26 @@ class Scheduler:
         free = self.cache.l1.free
         spare = free - len(self.running)
         if spare < 0:
-            return self._steps_for(free, most)
-        return min(most, 1 + self._steps_for(spare, most - 1))
+            return self.running.steps_for(free, most)
+        return min(most, 1 + self.running.steps_for(spare, most - 1))
 
-    def _steps_for(self, pages: int, most: int) -> int:
-        """The most steps that need at most `pages` new pages."""
-        if self._pages_for(most) <= pages:
-            return most
-        low, high = 0, most - 1
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self._pages_for(middle) <= pages:
-                low = middle
-            else:
-                high = middle - 1
-        return low
-
-    def _pages_for(self, steps: int) -> int:
-        """New pages that `steps` steps of all running requests need."""
-        page = self._page
-        if page == 1:
-            return steps * len(self.running)
-        up = page - 1
-        return sum((r.kv_tokens + steps + up) // page - (r.kv_tokens + up) // page for r in self.running)
-
-    def _grow(self, running: list[Active], steps: int) -> None:
-        slots = self.cache.l1.alloc(self._pages_for(steps), Owner.REQUEST)
+    def _grow(self, steps: int) -> None:
+        """Slots for `steps` steps of all."""
+        slots = self.cache.l1.alloc(self.running.pages_for(steps), Owner.REQUEST)
         assert slots is not None
         at = 0
-        for request in running:
-            more = self._pages(request.kv_tokens + steps) - self._pages(request.kv_tokens)
-            if more:
-                assert request.lease is not None
-                request.lease.grow(slots[at : at + more])
-                at += more
+        for request, pages in self.running.needing(0, steps):
+            assert request.lease is not None
+            request.lease.grow(slots[at : at + pages])
+            at += pages
+
+    def _shrink(self, done: int, planned: int) -> None:
+        """Give back slots for steps that were not taken."""
+        for request, pages in self.running.needing(done, planned):
+            lease = request.lease
+            assert lease is not None
+            self.cache.free_request_slots(lease.slots[-pages:])
+            lease.slots = lease.slots[:-pages]
 
     # When a batch has been computed
 
@@ -625,39 +625,21 @@ class Scheduler:
             else:
                 self._commit(request, chunked=False)
                 request.stage = Stage.DECODE
-                self.running.append(request)
+                self.running.join(request)
 
     def decoded(self, batch: Decode, steps: int, now_s: float) -> None:
         """A decode batch is done, or was stopped after `steps` steps."""
         self.new_token_ratio = max(self.new_token_ratio - self._decay * steps, self._min_ratio)
-        cut_short = steps < batch.steps
-        ended = False
-        for request in batch.requests:
-            request.produced += steps
-            request.kv_tokens += steps
-            if cut_short:
-                self._shrink(request)
-            ended = ended or request.stopping or request.produced >= request.output_tokens
-        if ended:
-            self._finish_decoded(now_s)
-
-    def _finish_decoded(self, now_s: float) -> None:
-        still = []
-        for request in self.running:
-            if request.stopping or request.produced >= request.output_tokens:
-                self._finish(request, now_s)
-            else:
-                still.append(request)
-        self.running = still
-        self.full = False
-
-    def _shrink(self, request: Active) -> None:
-        """Give back slots for steps that were not taken."""
-        lease = request.lease
-        assert lease is not None
-        keep = self._pages(request.kv_tokens) - lease.held
-        self.cache.free_request_slots(lease.slots[keep:])
-        lease.slots = lease.slots[:keep]
+        self._shrink(steps, batch.steps)
+        self.running.advance(steps)
+        over = self.running.ended()
+        if self.stopping:
+            over += [request for request in self.running if request.stopping and request not in over]
+        for request in over:
+            self.running.leave(request)
+            self._finish(request, now_s)
+        if over:
+            self.full = False
 
     def _commit(self, request: Active, chunked: bool) -> None:
         assert request.lease is not None
@@ -697,16 +679,16 @@ class Scheduler:
     def requests(self) -> list[Active]:
         """All that are in the engine."""
         chunked = [self.chunked] if self.chunked and self.chunked not in self.prefilling else []
-        return [*self.waiting, *self.prefilling, *self.running, *chunked]
+        return [*self.waiting.values(), *self.prefilling, *self.running, *chunked]
 
     def wants_a_turn(self, now_s: float) -> bool:
         """Would it pay to stop decoding? Only if a waiting request might be admitted, or a running one is to go."""
-        if any(request.stopping for request in self.running):
+        if self.stopping:
             return True
         if self.full or not self.waiting or len(self.running) >= self.limits.max_running_requests:
             return False
         storage = self.storage
-        return storage is None or any(storage.ready(request.id, now_s) for request in self.waiting)
+        return storage is None or any(storage.ready(request_id, now_s) for request_id in self.waiting)
 
     def next_deadline_s(self) -> float | None:
         """When the first prefetch that a request waits for times out."""

@@ -43,7 +43,7 @@ class SlotPool:
         self.name = name
         self.pages = pages
         self.free = pages
-        self._stack = np.arange(pages - 1, -1, -1, dtype=np.int32)
+        self._stack = np.arange(pages - 1, -1, -1, dtype=np.int64)
         self._owner = np.zeros(pages, dtype=np.uint8)
 
     def alloc(self, pages: int, owner: Owner) -> Slots | None:
@@ -51,13 +51,15 @@ class SlotPool:
         rest = self.free - pages
         if rest < 0:
             return None
+        if pages < 0:
+            raise SlotError(f"{self.name}: {pages} slots asked for")
         slots: Slots = self._stack[rest : self.free].copy()
         self.free = rest
         self._owner[slots] = owner
         return slots
 
     def give_back(self, slots: Slots, owner: Owner) -> None:
-        """Free slots that `owner` holds. Raises SlotError for any other, and for one named twice."""
+        """Free slots that `owner` holds. Raises SlotError for any other; one named twice in a call breaks law L1."""
         self.hand_over(slots, owner, Owner.FREE)
         end = self.free + len(slots)
         if end > self.pages:

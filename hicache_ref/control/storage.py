@@ -11,6 +11,7 @@ Rules of this file
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -48,6 +49,9 @@ class StorageSide:
         self.ledger = cache.ledger
         self.page_tokens = cache.shape.page_tokens
         cache.storage = self
+        self._deadlines: list[tuple[float, int, Prefetch]] = []
+        """A heap; entries whose prefetch has ended or got another deadline are passed over."""
+        self._serial = 0
 
     # Writing to L3
 
@@ -83,7 +87,8 @@ class StorageSide:
             self._refuse(prefetch, refusal)
             return prefetch
         anchor = prefetch.anchor
-        self.ledger.prefetching[request] = prefetch
+        self.ledger.begin_prefetch(prefetch)
+        self._note_deadline(prefetch)
         prefetch.names = cache.keys.chain(atoms, anchor.names[-1] if anchor.names else None)
         prefetch.probe_op = self.ledger.new_op()
         self._track(prefetch, prefetch.probe_op)
@@ -100,7 +105,7 @@ class StorageSide:
             return Refusal.ANCHOR
         if prefetch.pages * self.page_tokens < self.limits.threshold_tokens:
             return Refusal.SHORT
-        if self.ledger.prefetch_pages() * self.page_tokens >= self.limits.capacity_tokens:
+        if self.ledger.prefetch_pages * self.page_tokens >= self.limits.capacity_tokens:
             return Refusal.RATE
         prefetch.hold = HostLock(prefetch.anchor)
         if not query_first:
@@ -144,6 +149,7 @@ class StorageSide:
     def _fetch(self, prefetch: Prefetch, slots: Slots) -> None:
         pages = len(slots)
         prefetch.slots, prefetch.names, prefetch.hit_pages = slots, prefetch.names[:pages], pages
+        self._note_deadline(prefetch)
         prefetch.fetch_op = self.ledger.new_op()
         self._track(prefetch, prefetch.fetch_op)
         self.cache.submit(OpKind.FETCH, prefetch.fetch_op, pages, dst=slots, keys=prefetch.names)
@@ -180,6 +186,7 @@ class StorageSide:
         if not (prefetch.over or self.policy.may_stop(prefetch, now_s)):
             if prefetch.started_s is None:
                 prefetch.started_s = now_s
+                self._note_deadline(prefetch)
             return False
         self._land(prefetch)
         return True
@@ -191,8 +198,20 @@ class StorageSide:
 
     def next_deadline_s(self) -> float | None:
         """When the first of the prefetches that are waited for times out; None if none does."""
-        deadlines = [self.policy.deadline_s(prefetch) for prefetch in self.ledger.prefetching.values()]
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+        deadlines = self._deadlines
+        while deadlines:
+            deadline_s, _, prefetch = deadlines[0]
+            if not prefetch.cancelled and self.policy.deadline_s(prefetch) == deadline_s:
+                return deadline_s
+            heapq.heappop(deadlines)
+        return None
+
+    def _note_deadline(self, prefetch: Prefetch) -> None:
+        """The deadline of `prefetch` is new, or has moved."""
+        deadline_s = self.policy.deadline_s(prefetch)
+        if deadline_s is not None:
+            self._serial += 1
+            heapq.heappush(self._deadlines, (deadline_s, self._serial, prefetch))
 
     def _land(self, prefetch: Prefetch) -> None:
         """Hang what has arrived below the anchor, as nodes that are on the host only."""
@@ -228,7 +247,7 @@ class StorageSide:
         else:
             prefetch.slots = prefetch.slots if prefetch.probe_op in self.ledger.fetching else None
         prefetch.cancelled = True
-        del self.ledger.prefetching[prefetch.request]
+        self.ledger.end_prefetch(prefetch)
         self._let_anchor_go(prefetch)
 
     def _let_anchor_go(self, prefetch: Prefetch) -> None:
@@ -288,6 +307,8 @@ class StorageSide:
     def tick(self) -> None:
         """Drain what workers have queued: revoked prefetches, finished stores, answers to allocate for, freed slots."""
         ledger = self.ledger
+        if not (ledger.revoked or ledger.stored or ledger.answered or ledger.released):
+            return
         for prefetch in _drained(ledger.revoked):
             if ledger.prefetching.get(prefetch.request) is prefetch:
                 self._end(prefetch)

@@ -133,7 +133,7 @@ class RadixTree:
         self._next_id = 1
         self.root = Node(0, None, None, b"", 0)
         # The root holds nothing and counts as resident everywhere, so that walks upwards end at it.
-        self.root.device = self.root.host = np.empty(0, np.int32)
+        self.root.device = self.root.host = np.empty(0, np.int64)
         self.root.lock = 1
         self.root.priority = LOWEST_PRIORITY
         self.evictable = 0

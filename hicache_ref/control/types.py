@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 Slots = NDArray[Any]
-"""[pages] int32: page indices of one pool, in the order of the pages they hold."""
+"""[pages] int64: page indices of one pool, in the order of the pages they hold."""
 
 PageKeys = Sequence[Any]
 """One key a page: the hex digest of the SHA-256 chain, or the atom itself where atoms are prefix-unique."""

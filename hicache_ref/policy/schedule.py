@@ -19,6 +19,7 @@ class Fcfs:
     """First come, first served."""
 
     name = "fcfs"
+    reorders = False
 
     def order(self, waiting: list[Active], cache: HiCache) -> None:
         pass
@@ -29,6 +30,7 @@ class LongestOutputFirst:
     """Most tokens to generate first."""
 
     name = "lof"
+    reorders = True
 
     def order(self, waiting: list[Active], cache: HiCache) -> None:
         waiting.sort(key=lambda request: -request.max_new_tokens)
@@ -43,6 +45,7 @@ class LongestPrefixMatch:
     """
 
     name = "lpm"
+    reorders = True
 
     def __init__(self, longest_queue: int = 128, check_tokens: int = 32, share_tokens: int = 32) -> None:
         self.longest_queue = longest_queue

@@ -25,7 +25,7 @@ from typing import Any
 
 from ..control.keys import ATOM_BYTES
 from ..control.rules import PROFILES, Rules
-from ..control.types import Op, OpKind
+from ..control.types import OpKind
 from ..policy.eviction import EVICTION
 from ..policy.prefetch import PREFETCH
 from ..policy.write import WRITE
@@ -60,7 +60,7 @@ def fuzz(seed: int, steps: int = STEPS, **fixed: Any) -> Machine:
 def random_setup(rng: Random, **fixed: Any) -> Setup:
     """Any profile and mix of knobs, any policies, any sizes: L2 larger than L1, smaller, tiny, none."""
     l1_pages = rng.choice([1, 2, 4, 6, 8, 8, 12, 12, 16, 24, 24, 40])
-    l2_pages = rng.choice([0, 1, 2, 4, l1_pages // 2, l1_pages, l1_pages * 2, l1_pages * 2, l1_pages * 4])
+    l2_pages = rng.choice([0, 1, 2, 4, *(l1_pages * halves // 2 for halves in (1, 2, 3, 4, 4, 4, 8, 8))])
     page_tokens = rng.choice([1, 1, 4, 16])
     drawn = {
         "profile": rng.choice(list(PROFILES)),
@@ -97,7 +97,7 @@ class World:
         """Waiting requests whose poll has said yes."""
         self.longest = machine.setup.l1_pages + 1
         self.symbols = rng.choice([2, 3, 10])
-        self.namespaces = rng.choice([[None], [None], [None, "a"]])
+        self.namespaces: list[str | None] = [None, "a"] if rng.random() < 0.3 else [None]
         self.books = [self.words(self.longest) for _ in range(rng.choice([1, 3, 6, 12]))]
         """Most prompts begin as one of these does."""
         self.failing = rng.choice([0.0, 0.0, 0.1, 0.5])

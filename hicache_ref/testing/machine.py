@@ -11,6 +11,7 @@ Rules of this file
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -76,13 +77,11 @@ class Request:
         self.priority = priority
 
 
-def happens(
-    method: Callable[Concatenate[Machine, P], R],
-) -> Callable[Concatenate[Machine, P], R]:
+def happens(method: Callable[Concatenate[Machine, P], R]) -> Callable[Concatenate[Machine, P], R]:
     """Something that can happen: goes into the story, and is followed by the checks."""
 
     @wraps(method)
-    def step(self: Machine, *args: P.args, **named: P.kwargs) -> R:
+    def step(self: Machine, /, *args: P.args, **named: P.kwargs) -> R:
         given = [repr(value) for value in args] + [f"{name}={value!r}" for name, value in named.items()]
         self.story.append(f"{method.__name__}({', '.join(given)})")
         self.broken = True
@@ -267,6 +266,23 @@ class Machine:
         self.memory.check(self.cache)
         self._device_leaves.check()
         self._host_leaves.check()
+        self._check_locks()
+
+    def _check_locks(self) -> None:
+        """L3: a node is locked once for every lease, write and load at it or below it, and for nothing else."""
+        ledger, queued = self.cache.ledger, self.cache.queued_load
+        users = [held.node for held in self.session.leases.values()]
+        users += [write.node for write in ledger.writing.values() if write.locked]
+        users += [chain.node for load in ledger.loading.values() for chain in load.chains]
+        users += [chain.node for chain in queued.chains] if queued is not None else []
+        locks: Counter[int] = Counter()
+        for user in users:
+            node: Node | None = user
+            while node is not None:
+                locks[node.id] += 1
+                node = node.parent
+        for node in self.cache.tree.nodes():
+            _require(node.lock == locks[node.id], f"L3: {node.lock} locks on node {node.id}, {locks[node.id]} users")
 
     def settle(self) -> None:
         """End everything in flight, and act on it, until nothing is left. Raises LawBroken if that does not happen."""

@@ -239,7 +239,7 @@ class Case:
                 "loading": ledger.loads_in_flight,
                 "prefetching": len(ledger.prefetching),
                 "backing_up": len(ledger.storing),
-                "prefetch_tokens": ledger.prefetch_pages() * page,
+                "prefetch_tokens": ledger.prefetch_pages * page,
             }
         return state
 

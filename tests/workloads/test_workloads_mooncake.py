@@ -1,6 +1,9 @@
 """Mooncake rows, Dynamo's further fields, and every check of a row."""
 
+import gzip
 import json
+import tracemalloc
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -139,6 +142,21 @@ def test_an_id_twice_in_a_prompt_has_two_predecessors(trace_file, mooncake_row):
 def test_a_closed_loop_needs_links(trace_file, mooncake_row):
     with pytest.raises(TraceError, match="no row names its session"):
         open_trace(trace_file([mooncake_row()])).requests(ClosedLoop())
+
+
+def test_a_long_file_is_read_in_bounded_memory(tmp_path):
+    path = tmp_path / "long.jsonl.gz"
+    row = '{"timestamp": %d, "input_length": 1000, "output_length": 5, "hash_ids": [%d, %d]}\n'
+    with gzip.open(path, "wt", compresslevel=1) as file:
+        file.writelines(row % (number, 2 * number, 2 * number + 1) for number in range(40_000))
+    requests = open_trace(path).requests(OpenLoop(spread=True))
+    for _ in islice(requests, 2_000):
+        pass
+    tracemalloc.start()
+    assert sum(1 for _ in requests) == 38_000
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2_000_000, "the buffers of the file, not 38,000 requests"
 
 
 def test_rows_of_the_sample_are_as_published():

@@ -40,6 +40,7 @@ def test_the_four_hit_ratios(stats, name):
         found.hit_ratio_requests,
     )
     assert tuple(f"{ratio:.4f}" for ratio in ratios) == INFINITE[name]
+    assert {*ratios, found.hit_ratio_full_blocks} == {*found.hit_ratios.values()}
     assert f"{found.reuse_ceiling:.4f}" == INFINITE[name][0], "in an infinite cache every repeat is a hit"
     assert found.forked_blocks == 0
 

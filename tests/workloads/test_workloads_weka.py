@@ -130,6 +130,12 @@ def test_bad_sessions_are_named(trace_file, document, said, before):
     assert f"{path}:{before + 1}" in str(error.value)
 
 
+def test_hashes_of_single_blocks_are_caught_in_the_first_session(trace_file):
+    document = session([call(0, 128, [1, 2]), call(1, 128, [3, 2])])
+    with pytest.raises(TraceError, match=":1 request 1: id 2 follows 1 and 3: hashes of blocks, not of prefixes"):
+        open_trace(trace_file([document]))
+
+
 def test_chain_is_refused(trace_file):
     with pytest.raises(TraceError, match="prefix ids already"):
         open_trace(trace_file([WITH_SUB_AGENTS]), chain=True)

@@ -40,8 +40,8 @@ def test_round_trip(tmp_path, name, suffix):
 def test_the_shipped_trace_is_written_as_it_was(tmp_path):
     """Ids are renumbered in first-seen order, which is how Mooncake numbered them."""
     write_mooncake(open_trace("synthetic").requests(), tmp_path / "again.jsonl")
-    first = next(open_trace("synthetic").source.documents())[2]["timestamp"]
-    source = (row for _, _, row in open_trace("synthetic").source.documents())
+    source = open_trace("synthetic").source.head(5_000)
+    first = source[0]["timestamp"]
     with open(tmp_path / "again.jsonl") as again:
         for old, new in zip(source, map(json.loads, again), strict=True):
             assert new == old | {"timestamp": old["timestamp"] - first}
