@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from simpy import Environment
-from simpy.events import Timeout
+from simpy.events import Event, Timeout
 
 _EPSILON_BYTES = 1e-3
 _EPSILON_S = 1e-12
@@ -39,20 +39,27 @@ class Link:
         return self.shared_bytes_per_s if self.partner is not None and self.partner.users else self.bytes_per_s
 
 
+Path = tuple[tuple[Link, float], ...]
+"""Links, and how many bytes each carries per byte of a flow: weights above 1 stand for ranks side by side."""
+
+
 class Flow:
-    """Bytes on their way. `rates`: how many bytes each link carries per byte of the flow (ranks side by side)."""
+    """Bytes on their way."""
 
-    __slots__ = ("done", "head_s", "left", "links", "rate", "weights")
+    __slots__ = ("alone", "done", "head_s", "left", "path", "rate")
 
-    def __init__(
-        self, links: tuple[Link, ...], weights: tuple[float, ...], head_s: float, size: float, done: Callable[[], None]
-    ) -> None:
-        self.links = links
-        self.weights = weights
+    def __init__(self, path: Path, head_s: float, size: float, done: Callable[[], None]) -> None:
+        self.path = path
         self.head_s = head_s
         self.left = size
         self.rate = 0.0
+        self.alone = min([link.bytes_per_s / weight for link, weight in path])
+        """Rate when nothing else moves."""
         self.done = done
+
+    def limit(self) -> float:
+        """Rate when nothing else moves, but partners may be about to."""
+        return min([link.capacity / weight for link, weight in self.path])
 
 
 class Fabric:
@@ -64,26 +71,16 @@ class Fabric:
         self._at_s = 0.0
         self._version = 0
 
-    def send(
-        self,
-        links: tuple[Link, ...],
-        weights: tuple[float, ...],
-        head_s: float,
-        size: float,
-        done: Callable[[], None],
-    ) -> Flow:
-        """Move `size` bytes over `links` after `head_s`; link i carries `weights[i]` times as much. Calls `done`."""
-        self._advance()
-        flow = Flow(links, weights, head_s, size, done)
-        self._flows.append(flow)
-        for link in links:
+    def send(self, path: Path, head_s: float, size: float, done: Callable[[], None]) -> None:
+        """Move `size` bytes over `path` after `head_s`. Calls `done`."""
+        self._advance(self._env.now)
+        self._flows.append(Flow(path, head_s, size, done))
+        for link, _ in path:
             link.users += 1
         self._share()
-        return flow
 
-    def _advance(self) -> None:
+    def _advance(self, now: float) -> None:
         """Bring all flows to the present."""
-        now = self._env.now
         passed = now - self._at_s
         self._at_s = now
         if passed <= 0.0:
@@ -91,75 +88,75 @@ class Fabric:
         for flow in self._flows:
             moving = passed
             if flow.head_s > 0.0:
-                moving = passed - flow.head_s
-                flow.head_s = max(flow.head_s - passed, 0.0)
+                moving -= flow.head_s
+                flow.head_s = -moving if moving < 0.0 else 0.0
                 if moving <= 0.0:
                     continue
-            moved = min(flow.rate * moving, flow.left)
+            moved = flow.rate * moving
+            if moved > flow.left:
+                moved = flow.left
             flow.left -= moved
-            for link, weight in zip(flow.links, flow.weights, strict=True):
+            for link, weight in flow.path:
                 link.moved_bytes += moved * weight
 
     def _share(self) -> None:
         """Fair rates for all flows, and a wake-up when the first thing changes."""
         flows = self._flows
-        if not flows:
-            self._version += 1
-            return
+        self._version += 1
         if len(flows) == 1:
             flow = flows[0]
-            flow.rate = min(link.capacity / weight for link, weight in zip(flow.links, flow.weights, strict=True))
+            flow.rate = flow.alone
             self._wake_in(flow.head_s + flow.left / flow.rate)
-            return
-        moving = [flow for flow in flows if flow.head_s <= _EPSILON_S]
-        _max_min(moving)
-        for flow in flows:
-            if flow.head_s > _EPSILON_S:
-                flow.rate = 0.0
-        soonest = min(flow.left / flow.rate if flow.head_s <= _EPSILON_S else flow.head_s for flow in flows)
-        self._wake_in(soonest)
+        elif flows:
+            moving = [flow for flow in flows if flow.head_s <= _EPSILON_S]
+            if len(moving) > 1:
+                _max_min(moving)
+            elif moving:
+                moving[0].rate = moving[0].limit()
+            soonest = min([flow.left / flow.rate if flow.head_s <= _EPSILON_S else flow.head_s for flow in flows])
+            self._wake_in(soonest)
 
     def _wake_in(self, delay_s: float) -> None:
-        self._version += 1
-        version = self._version
-        event = Timeout(self._env, max(delay_s, 0.0))
-        event.callbacks.append(lambda _: self._wake(version))
+        event = Timeout(self._env, delay_s if delay_s > 0.0 else 0.0, self._version)
+        event.callbacks.append(self._wake)
 
-    def _wake(self, version: int) -> None:
-        if version != self._version:
+    def _wake(self, event: Event) -> None:
+        if event.value != self._version:
             return
-        self._advance()
-        ended = [flow for flow in self._flows if flow.head_s <= _EPSILON_S and self._is_over(flow)]
+        now = self._env.now
+        self._advance(now)
+        slack_s = math.ulp(now) * 2
+        ended = [flow for flow in self._flows if flow.head_s <= _EPSILON_S and self._is_over(flow, slack_s)]
         if ended:
-            self._flows = [flow for flow in self._flows if flow not in ended]
+            self._flows = [flow for flow in self._flows if flow not in ended] if len(self._flows) > 1 else []
             for flow in ended:
-                for link in flow.links:
+                for link, _ in flow.path:
                     link.users -= 1
         self._share()
         for flow in ended:
             flow.done()
 
-    def _is_over(self, flow: Flow) -> bool:
+    def _is_over(self, flow: Flow, slack_s: float) -> bool:
         """Nothing left, or less than the clock can tell from nothing."""
-        return flow.left <= _EPSILON_BYTES or (flow.rate > 0.0 and flow.left / flow.rate <= math.ulp(self._env.now) * 2)
+        return flow.left <= _EPSILON_BYTES or flow.left <= flow.rate * slack_s
 
 
 def _max_min(flows: list[Flow]) -> None:
     """Max-min fair rates: raise all together, freeze those on the link that fills first, go on with the rest."""
     open_flows = list(flows)
-    room: dict[Link, float] = {link: link.capacity for flow in flows for link in flow.links}
+    room: dict[Link, float] = {link: link.capacity for flow in flows for link, _ in flow.path}
     while open_flows:
         load: dict[Link, float] = {}
         for flow in open_flows:
-            for link, weight in zip(flow.links, flow.weights, strict=True):
+            for link, weight in flow.path:
                 load[link] = load.get(link, 0.0) + weight
         tightest = min(load, key=lambda link: room[link] / load[link])
         rate = max(room[tightest] / load[tightest], 1.0)
         still = []
         for flow in open_flows:
-            if tightest in flow.links:
+            if any(link is tightest for link, _ in flow.path):
                 flow.rate = rate
-                for link, weight in zip(flow.links, flow.weights, strict=True):
+                for link, weight in flow.path:
                     room[link] -= rate * weight
             else:
                 still.append(flow)

@@ -27,7 +27,7 @@ from hicache_ref.plane import Capabilities
 from .copies import CopyModel
 from .faults import FaultyStore, Verdict
 from .hardware import HardwareProfile, StoreProfile
-from .links import Fabric, Link, Stream
+from .links import Fabric, Link, Path, Stream
 
 BATCH_PAGES = 128
 """Pages a store is asked for at a time (upstream's `storage_batch_size`)."""
@@ -74,9 +74,8 @@ class CopyEngine:
         self._plane = plane
         self._track = track
         self._price = price
-        self._links = (link, machine.dram)
         # The link of one rank carries its copy, inflated by what the copy wastes; DRAM the payload of all ranks.
-        self._weights = (1.0, machine.ranks * efficiency)
+        self._path = ((link, 1.0), (machine.dram, machine.ranks * efficiency))
         self.stream = Stream(plane.env)
 
     def run(self, op: Op, done: Callable[[float, float], None]) -> None:
@@ -94,7 +93,7 @@ class CopyEngine:
                 done(start_s, plane.env.now)
                 next_job()
 
-            plane.machine.fabric.send(self._links, self._weights, cost.overhead_s, cost.link_bytes, over)
+            plane.machine.fabric.send(self._path, cost.overhead_s, cost.link_bytes, over)
 
         self.stream.give(job)
 
@@ -116,15 +115,15 @@ class StoreClient:
         self._rng = random.Random(f"store/{seed}")
         self._sigma = profile.tail_sigma
         self._objects = plane.objects_per_page * (1 if replicated else machine.ranks)
-        self._read_links, self._read_weights = self._path(machine.store_read, machine.nic_in)
-        self._write_links, self._write_weights = self._path(machine.store_write, machine.nic_out)
+        self._read_path = self._path(machine.store_read, machine.nic_in)
+        self._write_path = self._path(machine.store_write, machine.nic_out)
         self.prober, self.fetcher, self.storer = (Stream(plane.env) for _ in range(3))
         self.read_pages = self.written_pages = 0
 
-    def _path(self, end: Link, nic: Link) -> tuple[tuple[Link, ...], tuple[float, ...]]:
+    def _path(self, end: Link, nic: Link) -> Path:
         share = self._profile.nic_share
-        links, weights = (end, self._plane.machine.dram), (1.0, 1.0)
-        return ((*links, nic), (*weights, share)) if share else (links, weights)
+        path: Path = ((end, 1.0), (self._plane.machine.dram, 1.0))
+        return (*path, (nic, share)) if share else path
 
     def _tail(self) -> float:
         """How much longer than the median this call takes: the slowest of all ranks."""
@@ -183,7 +182,7 @@ class StoreClient:
                 plane.report(Progress(op.id, end))
                 self._fetch_batch(op, end, start_s, next_job)
 
-        self._move(verdict, len(names), self._read_bytes, self._read_links, self._read_weights, over)
+        self._move(verdict, len(names), self._read_bytes, self._read_path, over)
 
     def store_pages(self, op: Op) -> None:
         self.storer.give(lambda next_job: self._store_batch(op, 0, self._plane.env.now, next_job))
@@ -205,23 +204,15 @@ class StoreClient:
             else:
                 self._store_batch(op, end, start_s, next_job)
 
-        self._move(verdict, len(names), self._write_bytes, self._write_links, self._write_weights, over)
+        self._move(verdict, len(names), self._write_bytes, self._write_path, over)
 
-    def _move(
-        self,
-        verdict: Verdict,
-        pages: int,
-        page_bytes: float,
-        links: tuple[Link, ...],
-        weights: tuple[float, ...],
-        over: Callable[[], None],
-    ) -> None:
+    def _move(self, verdict: Verdict, pages: int, page_bytes: float, path: Path, over: Callable[[], None]) -> None:
         if verdict.fails_after_s is not None:
             self._plane.after(verdict.fails_after_s, over)
             return
         head_s = self._latency_s(pages) * verdict.factor
         size = verdict.pages * page_bytes * verdict.factor
-        self._plane.machine.fabric.send(links, weights, head_s, size, over)
+        self._plane.machine.fabric.send(path, head_s, size, over)
 
     def _partial(self, how: str, good: int, asked: int) -> int:
         return PARTIAL_BATCHES[how](good, asked)
@@ -268,11 +259,6 @@ class Device:
         self._batch = self._batch.cut(steps)
         self._work_s = self._batch.seconds(self._costs)
         self._check()
-
-    @property
-    def step_s(self) -> float:
-        """Mean time of a step of the batch that is running."""
-        return self._work_s / self._batch.steps
 
     def runs(self, op_id: int) -> bool:
         return self._op is not None and self._op.id == op_id
@@ -324,7 +310,8 @@ class Device:
 
 
 class SimPlane:
-    """Satisfies `plane.DataPlane`. `wake` is called whenever there is something to poll, with whether a batch is done."""
+    """Satisfies `plane.DataPlane`. Who sets `deliver` is given reports as they come, and whether a batch is done;
+    otherwise they wait for `poll`."""
 
     def __init__(
         self,
@@ -356,7 +343,7 @@ class SimPlane:
         self.loading: set[int] = set()
         self.slices: list[Slice] | None = None
         """Where what the streams did is noted; None: nowhere."""
-        self.wake: Callable[[bool], None] = lambda computed: None
+        self.deliver: Callable[[Report, bool], None] = self._keep
         self.op_counts = dict.fromkeys(OpKind, 0)
         self._reports: list[Report] = []
         self._cancelled: set[int] = set()
@@ -390,10 +377,6 @@ class SimPlane:
         if self.device.runs(op_id):
             self.device.stop()
 
-    @property
-    def has_reports(self) -> bool:
-        return bool(self._reports)
-
     def poll(self) -> list[Report]:
         reports, self._reports = self._reports, []
         return reports
@@ -404,8 +387,10 @@ class SimPlane:
         if report.ends:
             self._open.discard(report.op_id)
             self._cancelled.discard(report.op_id)
+        self.deliver(report, computed)
+
+    def _keep(self, report: Report, computed: bool) -> None:
         self._reports.append(report)
-        self.wake(computed)
 
     def is_cancelled(self, op_id: int) -> bool:
         return op_id in self._cancelled

@@ -51,6 +51,9 @@ class Store:
     def write(self, names: Sequence[Name], now_s: float) -> int:
         """Write what is not there; how many leading pages are there afterwards."""
         held = self.held
+        if self._fits(names, self.capacity_pages):
+            held.update(dict.fromkeys(names, now_s))
+            return len(names)
         for at, name in enumerate(names):
             if name in held:
                 continue
@@ -69,6 +72,10 @@ class Store:
     def clear(self) -> None:
         self.held.clear()
 
+    def _fits(self, names: Sequence[Name], limit: float) -> bool:
+        """Whether all of `names` are new and fit below `limit`: the common case, done in bulk."""
+        return len(self.held) + len(names) <= limit and self.held.keys().isdisjoint(names)
+
     def _touch(self, names: Sequence[Name], now_s: float) -> None:
         held = self.held
         for name in names:
@@ -86,6 +93,9 @@ class Lru(Store):
 
     def write(self, names: Sequence[Name], now_s: float) -> int:
         held = self.held
+        if self._fits(names, self.capacity_pages):
+            held.update(dict.fromkeys(names, now_s))
+            return len(names)
         for name in names:
             if name in held:
                 continue
@@ -130,6 +140,9 @@ class WatermarkLease(Store):
 
     def write(self, names: Sequence[Name], now_s: float) -> int:
         held = self.held
+        if self._fits(names, self.high_pages):
+            held.update(dict.fromkeys(names, now_s))
+            return len(names)
         for at, name in enumerate(names):
             if name in held:
                 continue

@@ -34,14 +34,16 @@ class Engine:
     # What the driver brings
 
     def arrive(self, request: Active, now_s: float) -> None:
-        """A new request."""
+        """A new request. A batch that may stop for it is asked to."""
         self.scheduler.enqueue(request, now_s)
         self._news = True
+        self._look_up(now_s)
 
     def abort(self, request_id: int, now_s: float) -> None:
         """The client has gone."""
         self.scheduler.abort(request_id, now_s)
         self._news = True
+        self._look_up(now_s)
 
     def on(self, event: Completion | Progress) -> None:
         """A plane's report."""
@@ -56,9 +58,13 @@ class Engine:
             self._finish_batch(now_s)
         if self._batch is None:
             yield from self._start_batch(now_s)
-        elif self._should_stop(now_s):
-            self._stop_batch()
-        self._news = False
+            self._news = False
+
+    def tick(self, now_s: float) -> None:
+        """Collect acknowledgements while a batch is computed, and stop it if that lets somebody in."""
+        self.cache.tick(now_s)
+        self._news = True
+        self._look_up(now_s)
 
     def take_ops(self) -> list[Op | Cancel]:
         """Operations for the plane, in order."""
@@ -120,16 +126,12 @@ class Engine:
         self._compute_op = -1
         batch.finish(self.scheduler, done.pages_ok, now_s)
 
-    def _should_stop(self, now_s: float) -> bool:
-        """Is it worth stopping the batch for an attempt to admit?"""
-        return (
-            self._news
-            and not self._stopping
-            and self._batch is not None
-            and self._batch.may_stop
-            and self.scheduler.wants_a_turn(now_s)
-        )
-
-    def _stop_batch(self) -> None:
-        self._stopping = True
-        self.cache.cancel(self._compute_op)
+    def _look_up(self, now_s: float) -> None:
+        """Stop the batch if it is worth an attempt to admit."""
+        batch = self._batch
+        if batch is None or self._stopping or not batch.may_stop or not self._news:
+            return
+        self._news = False
+        if self.scheduler.wants_a_turn(now_s):
+            self._stopping = True
+            self.cache.cancel(self._compute_op)

@@ -1,8 +1,8 @@
 """The event log of a run: what was brought to the engine, in order. It is what a run is a function of (law L6).
 
 Rules of this file
-- Four kinds of entry: a request arrives, a request is aborted, a plane reports, the engine steps. Nothing else
-  reaches an engine, so a log and its requests replay anywhere to the identical list of operations.
+- Entries: a request arrives or is aborted, a plane reports, the engine steps or ticks. Nothing else reaches an
+  engine, so a log and its requests replay anywhere to the identical list of operations.
 - Entries are rows of plain numbers; drivers put them into files. Requests are named by their id and come from the
   trace.
 """
@@ -28,6 +28,7 @@ class EntryKind(IntEnum):
     STEP = 5
     RESUME = 6
     """A step that waited goes on."""
+    TICK = 7
 
 
 class Entry(NamedTuple):
@@ -81,10 +82,16 @@ def replay(entries: Iterable[Entry], engine: Engine, request: Callable[[int, flo
         match entry.kind:
             case EntryKind.ARRIVE:
                 engine.arrive(request(entry.subject, entry.at_s), entry.at_s)
+                yield from engine.take_ops()
             case EntryKind.ABORT:
                 engine.abort(entry.subject, entry.at_s)
+                yield from engine.take_ops()
+            case EntryKind.TICK:
+                engine.tick(entry.at_s)
+                yield from engine.take_ops()
             case EntryKind.COMPLETION | EntryKind.FAILURE:
                 engine.on(Completion(entry.subject, entry.pages, entry.kind == EntryKind.FAILURE))
+                yield from engine.take_ops()
             case EntryKind.PROGRESS:
                 engine.on(Progress(entry.subject, entry.pages))
             case _:

@@ -32,7 +32,7 @@ class Running:
         self._long: dict[int, Active] = {}
         """Requests whose estimate may be clipped."""
         self._ends: list[tuple[int, int]] = []
-        self._classes: list[dict[int, Active]] = [{} for _ in range(page_tokens)]
+        self._classes: dict[int, dict[int, Active]] = {}
         """Requests by the clock, modulo the page size, before whose step they need a page."""
 
     def __len__(self) -> int:
@@ -53,7 +53,7 @@ class Running:
         else:
             self._left += request.max_new_tokens - request.produced + clock
         heapq.heappush(self._ends, (clock + request.output_tokens - request.produced, request.id))
-        self._classes[(clock - request.kv_tokens) % self._page][request.id] = request
+        self._classes.setdefault((clock - request.kv_tokens) % self._page, {})[request.id] = request
 
     def leave(self, request: Active) -> None:
         """`request` no longer decodes; its fields are up to date again."""
@@ -61,7 +61,10 @@ class Running:
         self._context -= self.kv_tokens(request) - clock
         if self._long.pop(request.id, None) is None:
             self._left -= request.max_new_tokens - self.produced(request) + clock
-        del self._classes[(clock - self.kv_tokens(request)) % self._page][request.id]
+        at = (clock - self.kv_tokens(request)) % self._page
+        del self._classes[at][request.id]
+        if not self._classes[at]:
+            del self._classes[at]
         self.sync(request)
         del self._members[request.id]
 
@@ -120,27 +123,32 @@ class Running:
 
     def pages_for(self, steps: int) -> int:
         """New pages that `steps` steps of all need."""
-        rounds, rest = divmod(steps, self._page)
-        return rounds * len(self._members) + sum(len(self._class_before(step)) for step in range(rest))
+        page, clock = self._page, self._clock
+        rounds, rest = divmod(steps, page)
+        some = sum(len(members) for at, members in self._classes.items() if (at - clock) % page < rest) if rest else 0
+        return rounds * len(self._members) + some
 
     def steps_for(self, pages: int, most: int) -> int:
         """The most steps, up to `most`, that need at most `pages` new pages."""
         if not self._members:
             return most
-        rounds = min(pages // len(self._members), most // self._page)
-        steps = rounds * self._page
+        page, clock = self._page, self._clock
+        rounds = min(pages // len(self._members), most // page)
         pages -= rounds * len(self._members)
-        while steps < most and (need := len(self._class_before(steps))) <= pages:
-            pages -= need
-            steps += 1
-        return steps
+        rest = most - rounds * page
+        for offset, needed in sorted(((at - clock) % page, len(members)) for at, members in self._classes.items()):
+            if needed > pages:
+                return rounds * page + min(offset, rest)
+            pages -= needed
+        return rounds * page + min(rest, page)
 
-    def needing(self, first: int, last: int) -> Iterator[tuple[Active, int]]:
+    def needing(self, first: int, last: int) -> list[tuple[Active, int]]:
         """Requests that need pages before steps `first` … `last` - 1 from now, and how many."""
-        for offset in range(min(last - first, self._page)):
-            times = (last - first - offset - 1) // self._page + 1
-            for request in self._class_before(first + offset).values():
-                yield request, times
-
-    def _class_before(self, step: int) -> dict[int, Active]:
-        return self._classes[(self._clock + step) % self._page]
+        page, clock, span = self._page, self._clock + first, last - first
+        found = []
+        for at, members in self._classes.items():
+            offset = (at - clock) % page
+            if offset < span:
+                times = (span - offset - 1) // page + 1
+                found += [(request, times) for request in members.values()]
+        return found

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, ClassVar
 
-from ..control.policies import EvictionPolicy, FetchState, PrefetchPolicy, WritePolicy
+from ..control.policies import EvictionPolicy, PrefetchPolicy, WritePolicy
 from ..control.tree import Node
-from .fuzz import fuzz, life
 from .machine import FOREVER_S
+from .world import fuzz, life
 
 
 class ContractBroken(AssertionError):
@@ -33,19 +33,23 @@ class ContractBroken(AssertionError):
 class EvictionContract:
     """A rank is a pure function of a node, orders all leaves, and falls only if `rises_only` is False."""
 
-    policy: ClassVar[Callable[[], EvictionPolicy]]
-    """Makes the policy to be tested."""
     seeds: ClassVar[range] = range(12)
+    """The lives it is tried in."""
+
+    @staticmethod
+    def policy() -> EvictionPolicy:
+        """Makes the policy to be tested."""
+        raise NotImplementedError
 
     def test_says_what_it_is(self) -> None:
         _says(self.policy(), name=str, rises_only=bool, reads_future=bool)
 
     def test_is_pure(self) -> None:
         policy = self.policy()
-        with_itself = deepcopy(vars(policy))
+        with_itself = deepcopy(_memory(policy))
         for seed in self.seeds[:4]:
             fuzz(seed, eviction=_Watched(policy))
-        _require(vars(policy) == with_itself, f"{policy.name} remembers: {with_itself} became {vars(policy)}")
+        _require(_memory(policy) == with_itself, f"{policy.name} remembers: {with_itself} became {_memory(policy)}")
 
     def test_orders_all_nodes(self) -> None:
         """Of two ranks one is smaller, or they are equal; and sorting is never contradicted."""
@@ -67,25 +71,30 @@ class EvictionContract:
 class WriteContract:
     """Whether a node is written is a pure function of it."""
 
-    policy: ClassVar[Callable[[], WritePolicy]]
     seeds: ClassVar[range] = range(12)
+    """The lives it is tried in."""
+
+    @staticmethod
+    def policy() -> WritePolicy:
+        """Makes the policy to be tested."""
+        raise NotImplementedError
 
     def test_says_what_it_is(self) -> None:
         _says(self.policy(), name=str, counts_hits=bool, copies_on_eviction=bool)
 
     def test_is_pure(self) -> None:
         policy = self.policy()
-        with_itself = deepcopy(vars(policy))
+        with_itself = deepcopy(_memory(policy))
         for seed in self.seeds[:4]:
             fuzz(seed, write=_Watched(policy))
-        _require(vars(policy) == with_itself, f"{policy.name} remembers: {with_itself} became {vars(policy)}")
+        _require(_memory(policy) == with_itself, f"{policy.name} remembers: {with_itself} became {_memory(policy)}")
 
     def test_laws_hold(self) -> None:
         for seed in self.seeds:
             fuzz(seed, write=self.policy())
 
 
-@dataclass(frozen=True)
+@dataclass
 class Fetch:
     """A prefetch as its policy sees it."""
 
@@ -108,8 +117,13 @@ FETCHES = [
 class PrefetchContract:
     """A request goes on at the latest when all is there, and by time alone exactly when `deadline_s` says so."""
 
-    policy: ClassVar[Callable[[], PrefetchPolicy]]
     seeds: ClassVar[range] = range(12)
+    """The lives it is tried in."""
+
+    @staticmethod
+    def policy() -> PrefetchPolicy:
+        """Makes the policy to be tested."""
+        raise NotImplementedError
 
     def test_says_what_it_is(self) -> None:
         _says(self.policy(), name=str)
@@ -135,12 +149,12 @@ class PrefetchContract:
 
     def test_is_pure(self) -> None:
         policy = self.policy()
-        with_itself = deepcopy(vars(policy))
+        with_itself = deepcopy(_memory(policy))
         for fetch in FETCHES:
             twice = [(policy.may_stop(fetch, 101.0), policy.deadline_s(fetch)) for _ in range(2)]
             _require(twice[0] == twice[1], f"{policy.name} answers {twice} to the same question: {fetch}")
             _require(isinstance(twice[0][0], bool), f"{policy.name}: may_stop answers {twice[0][0]!r}")
-        _require(vars(policy) == with_itself, f"{policy.name} remembers: {with_itself} became {vars(policy)}")
+        _require(_memory(policy) == with_itself, f"{policy.name} remembers: {with_itself} became {_memory(policy)}")
 
     def test_laws_hold(self) -> None:
         for seed in self.seeds:
@@ -172,14 +186,22 @@ class _Watched:
         return first
 
 
+def _memory(policy: Any) -> Any:
+    """What a policy keeps, if it keeps anything."""
+    return getattr(policy, "__dict__", {})
+
+
 def _traces(node: Node) -> list[Any]:
-    """All that is written on a node: values, and which objects."""
-    values = [(slot, getattr(node, slot)) for slot in Node.__slots__]
-    return [
-        (slot, value.tobytes() if hasattr(value, "tobytes") else id(value), list(value) if slot == "children" else value)
-        for slot, value in values
-        if slot not in ("device", "host")
-    ] + [None if slots is None else slots.tobytes() for slots in (node.device, node.host)]
+    """All that is written on a node, in a form that later changes do not reach."""
+    return [_frozen(getattr(node, slot)) for slot in Node.__slots__]
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, dict):
+        return list(value.items())
+    if isinstance(value, list):
+        return list(value)
+    return value.tobytes() if hasattr(value, "tobytes") else value
 
 
 def _says(policy: Any, **fields: type) -> None:

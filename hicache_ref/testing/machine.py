@@ -21,7 +21,7 @@ from ..control.cache import HiCache
 from ..control.evictable import EvictableLeaves
 from ..control.invariants import LawBroken
 from ..control.keys import ATOM_BYTES, TokenPages
-from ..control.lease import Lease
+from ..control.lease import Admission, Lease
 from ..control.slots import Owner
 from ..control.tree import Node
 from ..control.types import Op, OpKind, Wait
@@ -111,6 +111,8 @@ class Machine:
         self.plane = ManualPlane(self.memory, self.store)
         self.waiting: dict[int, Request] = {}
         self.running: dict[int, Request] = {}
+        self.admission: Admission | None = None
+        """How the last request to be admitted got on."""
         self.now_s = 0.0
         self.story: list[str] = []
         """What has happened, in words."""
@@ -152,7 +154,7 @@ class Machine:
     def admit(self, rid: int, pages: int | None = None) -> bool:
         """Take a lease for a waiting request's first `pages` pages. Legal once its `poll` has said yes."""
         request = self.waiting[rid]
-        admission = self._drive("admit", rid, request.namespace, _first(request.key, pages))
+        self.admission = admission = self._drive("admit", rid, request.namespace, _first(request.key, pages))
         if admission.lease is None:
             return False
         self.running[rid] = self.waiting.pop(rid)
@@ -199,6 +201,20 @@ class Machine:
         """A running request is aborted or retracted."""
         self.session.call("discard", rid)
         del self.running[rid]
+
+    def serve(self, symbols: Sequence[int], namespace: str | None = None, priority: int = 0) -> Admission:
+        """A whole life at once, in which all goes well. What is decided meanwhile is left in flight, but for loads."""
+        rid = self.arrive(symbols, namespace, priority)
+        self._poll_until_done(rid)
+        if self.admit(rid):
+            self.start_loading()
+            self.pump()
+            for op_id in self.in_flight(OpKind.LOAD):
+                self.complete(op_id)
+            self.finish(rid)
+        self.pump()
+        assert self.admission is not None
+        return self.admission
 
     # Operations in flight, and time
 

@@ -1,7 +1,7 @@
 """The machine for Hypothesis, which finds the shortest story that breaks a law. Needs hypothesis.
 
-    from hicache_ref.testing.stateful import HiCacheStateMachine
-    TestMine = HiCacheStateMachine.TestCase
+from hicache_ref.testing.stateful import HiCacheStateMachine
+TestMine = HiCacheStateMachine.TestCase
 """
 
 from __future__ import annotations

@@ -1,0 +1,71 @@
+"""Policies nobody would run, which ask more of the control plane than those of SGLang do.
+
+Rules of this file
+- Each is pure and keeps its contract: the laws must hold under it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..control.policies import EvictionPolicy, WritePolicy
+from ..control.tree import Node
+
+
+class SmallestFirst:
+    """A rank that falls when a node is split."""
+
+    name = "smallest_first"
+    rises_only = False
+    reads_future = False
+
+    def rank(self, node: Node) -> Any:
+        return node.pages, node.last_access
+
+
+class BackedUpFirst:
+    """A rank that falls when a node gets a host copy, and rises when that is lost."""
+
+    name = "backed_up_first"
+    rises_only = False
+    reads_future = False
+
+    def rank(self, node: Node) -> Any:
+        return node.host is None, node.last_access
+
+
+class AllEqual:
+    """A rank that leaves everything to the order in which leaves were offered."""
+
+    name = "all_equal"
+    rises_only = True
+    reads_future = False
+
+    def rank(self, node: Node) -> Any:
+        return 0
+
+
+class Both:
+    """Writes through what is hit again, and copies the rest when it is evicted."""
+
+    name = "both"
+    counts_hits = True
+    copies_on_eviction = True
+
+    def wants_backup(self, node: Node) -> bool:
+        return node.hits >= 2
+
+
+class EverySecondHit:
+    """Wants a backup, then does not want it, then wants it again."""
+
+    name = "every_second_hit"
+    counts_hits = True
+    copies_on_eviction = False
+
+    def wants_backup(self, node: Node) -> bool:
+        return node.hits % 2 == 0
+
+
+ODD_EVICTION: list[EvictionPolicy] = [SmallestFirst(), BackedUpFirst(), AllEqual()]
+ODD_WRITE: list[WritePolicy] = [Both(), EverySecondHit()]
