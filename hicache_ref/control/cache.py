@@ -101,8 +101,10 @@ class HiCache:
         handler = self.ledger.open.get(event.op_id)
         if handler is None:
             raise ProtocolError(f"report on operation {event.op_id}, which is not in flight: {event}")
-        if not event.ends and event.op_id not in self.ledger.fetching:
-            raise ProtocolError(f"progress of operation {event.op_id}, which is no FETCH: {event}")
+        if not event.ends:
+            prefetch = self.ledger.fetching.get(event.op_id)
+            if prefetch is None or prefetch.fetch_op != event.op_id:
+                raise ProtocolError(f"progress of operation {event.op_id}, which is no FETCH: {event}")
         handler(event)
 
     def tick(self, now_s: float) -> None:

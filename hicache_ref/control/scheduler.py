@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from .cache import HiCache
 from .keys import ATOM_BYTES
@@ -141,16 +141,19 @@ class Costs(Protocol):
     def decode_steps(self, batch: int, context_tokens: int, seconds: float) -> int: ...
 
 
-@dataclass(slots=True)
 class Prefill:
-    """Compute the KV of new tokens: request i has `spans[i]` = (tokens before, new tokens)."""
+    """Compute the KV of new tokens: request i has `spans[i]` = (tokens before, new tokens).
 
-    requests: list[Active]
-    spans: list[tuple[int, int]]
-    loads: tuple[int, ...]
-    """LOADs in flight: layer i of this batch computes when layer i of them has arrived."""
-    steps: ClassVar[int] = 1
-    may_stop: ClassVar[bool] = False
+    `loads`: LOADs in flight; layer i of this batch computes when layer i of them has arrived.
+    """
+
+    may_stop = False
+
+    def __init__(self, requests: list[Active], spans: list[tuple[int, int]], loads: tuple[int, ...]) -> None:
+        self.requests = requests
+        self.spans = spans
+        self.loads = loads
+        self.steps = 1
 
     def seconds(self, costs: Costs) -> float:
         return costs.prefill_s(self.spans)
@@ -162,20 +165,20 @@ class Prefill:
         scheduler.prefilled(self, now_s)
 
 
-@dataclass(slots=True)
 class Decode:
     """Decode `steps` tokens for each of `size` requests; `context_tokens`: the sum of their lengths before the first.
 
-    `running` are the requests; `running.kv_tokens(request)` is the length of each.
+    `running` are the requests; `running.kv_tokens(request)` is the length of each. It may stop between any two steps.
     """
 
-    running: Running
-    size: int
-    steps: int
-    context_tokens: int
-    loads: ClassVar[tuple[int, ...]] = ()
-    may_stop: ClassVar[bool] = True
-    """Between any two steps."""
+    may_stop = True
+
+    def __init__(self, running: Running, size: int, steps: int, context_tokens: int) -> None:
+        self.running = running
+        self.size = size
+        self.steps = steps
+        self.context_tokens = context_tokens
+        self.loads: tuple[int, ...] = ()
 
     def seconds(self, costs: Costs) -> float:
         return costs.decode_s(self.size, self.context_tokens, self.steps)

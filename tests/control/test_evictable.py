@@ -101,8 +101,8 @@ def test_the_half_of_a_split_that_is_left_over_was_touched_too():
     machine.serve([0, 0, 0])
     machine.serve([1, 1, 1])
     machine.serve([0, 2])  # splits [0, 0, 0]; [0, 0] below it was touched after [1, 1, 1]
-    machine.serve([3, 3, 3])  # two pages are missing
-    assert [node.pages for node in machine.cache.tree.nodes()] == [1, 1, 3, 3]
+    machine.serve([3, 3, 3])  # two pages are missing: [2], the most recent, and then [0, 0]
+    assert [node.pages for node in machine.cache.tree.nodes()] == [1, 3, 3]
     machine.drain()
 
 
