@@ -17,7 +17,6 @@ from simpy import Environment
 from simpy.events import Event, Timeout
 
 _EPSILON_BYTES = 1e-3
-_EPSILON_S = 1e-12
 
 
 class Link:
@@ -85,11 +84,13 @@ class Fabric:
         self._at_s = now
         if passed <= 0.0:
             return
+        slack_s = math.ulp(now) * 2
         for flow in self._flows:
             moving = passed
             if flow.head_s > 0.0:
                 moving -= flow.head_s
-                flow.head_s = -moving if moving < 0.0 else 0.0
+                # A rest the clock cannot tell from nothing would never pass.
+                flow.head_s = -moving if moving < -slack_s else 0.0
                 if moving <= 0.0:
                     continue
             moved = flow.rate * moving
@@ -108,12 +109,12 @@ class Fabric:
             flow.rate = flow.alone
             self._wake_in(flow.head_s + flow.left / flow.rate)
         elif flows:
-            moving = [flow for flow in flows if flow.head_s <= _EPSILON_S]
+            moving = [flow for flow in flows if flow.head_s <= 0.0]
             if len(moving) > 1:
                 _max_min(moving)
             elif moving:
                 moving[0].rate = moving[0].limit()
-            soonest = min([flow.left / flow.rate if flow.head_s <= _EPSILON_S else flow.head_s for flow in flows])
+            soonest = min([flow.left / flow.rate if flow.head_s <= 0.0 else flow.head_s for flow in flows])
             self._wake_in(soonest)
 
     def _wake_in(self, delay_s: float) -> None:
@@ -126,7 +127,7 @@ class Fabric:
         now = self._env.now
         self._advance(now)
         slack_s = math.ulp(now) * 2
-        ended = [flow for flow in self._flows if flow.head_s <= _EPSILON_S and self._is_over(flow, slack_s)]
+        ended = [flow for flow in self._flows if flow.head_s <= 0.0 and self._is_over(flow, slack_s)]
         if ended:
             self._flows = [flow for flow in self._flows if flow not in ended] if len(self._flows) > 1 else []
             for flow in ended:

@@ -119,6 +119,8 @@ class StoreClient:
         self._write_path = self._path(machine.store_write, machine.nic_out)
         self.prober, self.fetcher, self.storer = (Stream(plane.env) for _ in range(3))
         self.read_pages = self.written_pages = 0
+        self.stored: Callable[[Any], None] = lambda names: None
+        """Told of every page written."""
 
     def _path(self, end: Link, nic: Link) -> Path:
         share = self._profile.nic_share
@@ -195,6 +197,8 @@ class StoreClient:
         def over() -> None:
             good = self._partial(self._profile.partial_set, verdict.pages, len(names))
             self.written_pages += verdict.pages
+            if good:
+                self.stored(names[:good])
             end = at + good
             # Upstream gives up on the operation when a batch is not whole.
             if good < len(names) or end == op.pages:
@@ -343,6 +347,8 @@ class SimPlane:
         self.loading: set[int] = set()
         self.slices: list[Slice] | None = None
         """Where what the streams did is noted; None: nowhere."""
+        self.most_slices = 0
+        """Notes beyond these are dropped."""
         self.deliver: Callable[[Report, bool], None] = self._keep
         self.op_counts = dict.fromkeys(OpKind, 0)
         self._reports: list[Report] = []
@@ -399,7 +405,7 @@ class SimPlane:
         Timeout(self.env, delay_s).callbacks.append(lambda _: then())
 
     def note(self, track: str, start_s: float, op: Op) -> None:
-        if self.slices is not None:
+        if self.slices is not None and len(self.slices) < self.most_slices:
             self.slices.append(Slice(track, start_s, self.env.now, op.id, op.pages))
 
     def copying(self, change: int) -> None:

@@ -39,6 +39,8 @@ class Stuck(RuntimeError):
 class Observer(Protocol):
     """Who wants to know: metrics, tables, progress bars."""
 
+    def admitted(self, request: Active) -> None: ...
+
     def ended(self, request: Active) -> None: ...
 
     def stepped(self, now_s: float) -> None: ...
@@ -189,6 +191,8 @@ class Simulation:
     def _after_step(self) -> None:
         if self._check:
             invariants.check(self.engine.cache)
+        for request in self.engine.scheduler.take_admitted():
+            self._observer.admitted(request)
         self._collect_ended()
         self._observer.stepped(self.env.now)
         if self._ready and (self.engine.batch is None or self.engine.batch.may_stop):

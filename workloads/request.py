@@ -30,6 +30,10 @@ class Content(Protocol):
         """
         ...
 
+    def grain(self, page_tokens: int) -> int:
+        """A number that atoms of pages can be divided by without two pages becoming one."""
+        ...
+
 
 @dataclass(slots=True)
 class Blocks:
@@ -51,6 +55,9 @@ class Blocks:
         last = np.arange(page_tokens - 1, pages * page_tokens, page_tokens, dtype=np.int64)
         return (self.ids[last // block] * block + last % block).tobytes()
 
+    def grain(self, page_tokens: int) -> int:
+        return page_tokens if self.block_tokens % page_tokens == 0 else 1
+
 
 @dataclass(slots=True)
 class Runs:
@@ -67,6 +74,9 @@ class Runs:
         ends = np.cumsum(self.lengths)
         run = ends.searchsorted(last, side="right")
         return (last + (self.first_ids - ends + self.lengths)[run]).tobytes()
+
+    def grain(self, page_tokens: int) -> int:
+        return 1
 
 
 @lru_cache(maxsize=64)

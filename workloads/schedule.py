@@ -17,7 +17,7 @@ import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from .errors import TraceError
 from .request import Request
@@ -45,6 +45,9 @@ class Clocked(Protocol):
 
 
 class Schedule(Protocol):
+    waits: ClassVar[bool]
+    """Whether requests wait for others to end."""
+
     def clocked(self, workload: Clocked) -> Iterator[Request]: ...
 
     def sessions(self, sessions: Iterable[Session]) -> Iterator[Request]: ...
@@ -124,6 +127,7 @@ class OpenLoop:
               `speed` does not change a law that was asked for.
     """
 
+    waits: ClassVar[bool] = False
     speed: float = 1.0
     spread: bool = False
     arrivals: Arrivals | None = None
@@ -165,6 +169,7 @@ class ClosedLoop:
     also never start before their recorded time.
     """
 
+    waits: ClassVar[bool] = True
     speed: float = 1.0
     arrivals: Arrivals | None = None
 

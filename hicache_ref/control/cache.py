@@ -58,7 +58,7 @@ class HiCache:
         write: WritePolicy,
         rules: Rules,
         keys: Keyspace,
-        facts: list[tuple[Drop, bytes]] | None = None,
+        facts: list[tuple[Drop | None, bytes]] | None = None,
     ) -> None:
         self.shape = shape
         self.rules = rules
@@ -71,7 +71,7 @@ class HiCache:
         self.ledger = Ledger()
         self.counters = Counters()
         self.facts = facts
-        """Where drops of pages are noted, for whoever explains misses; None: nowhere."""
+        """Where pages that enter the tree (None) and leave it are noted, for whoever explains misses."""
         self.storage: StorageSide | None = None
         """L3, if there is one: then pages are named, and finished writes go on to it. Sets itself."""
         self.device_leaves = EvictableLeaves(eviction.rank, eviction.rises_only, Node.is_device_leaf)
@@ -533,6 +533,8 @@ class HiCache:
 
     def _add_leaf(self, parent: Node, namespace: str | None, key: bytes, slots: Slots, priority: int) -> Node:
         node = self.tree.add(parent, namespace, key, priority)
+        if self.facts is not None:
+            self.facts.append((None, key))
         self.l1.hand_over(slots, Owner.REQUEST, Owner.TREE)
         self.tree.put_on_device(node, slots)
         if self.storage is not None:

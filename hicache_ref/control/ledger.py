@@ -124,7 +124,7 @@ class Prefetch:
         self.fetch_op = -1
         self.hit_pages: int | None = None
         self.promised_pages = 0
-        """Hits reported by the store, before L2 pages for them are found (0.5.23)."""
+        """Hits reported by the store."""
         self.good_pages = 0
         self.inserted_pages = 0
         self.cancelled = False
@@ -185,6 +185,7 @@ class Ledger:
 
     def begin_prefetch(self, prefetch: Prefetch) -> None:
         """`prefetch` counts against the limit from now on."""
+        assert prefetch.request not in self.prefetching, f"request {prefetch.request} has a prefetch in flight"
         self.prefetching[prefetch.request] = prefetch
         self.prefetch_pages += prefetch.pages
 

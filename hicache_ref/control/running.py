@@ -81,12 +81,13 @@ class Running:
 
     def ended(self) -> list[Active]:
         """Those that have produced all their tokens, in the order of their ends."""
-        over = []
+        over: dict[int, Active] = {}
         while self._ends and self._ends[0][0] <= self._clock:
             _, request_id = heapq.heappop(self._ends)
+            # One that left and came back has two ends on the heap, which may be the same.
             if request_id in self._members and self._steps_left(request_id) <= 0:
-                over.append(self._members[request_id][0])
-        return over
+                over[request_id] = self._members[request_id][0]
+        return list(over.values())
 
     # Sums
 

@@ -271,6 +271,8 @@ class Scheduler:
         """The request whose prompt is only partly prefilled: at most one."""
         self.full = False
         """No request is admitted until one ends (upstream's `batch_is_full`)."""
+        self.admitted: list[Active] = []
+        """Requests admitted for the first time since they were last collected."""
         self.ended: list[Active] = []
         """Requests that have ended since they were last collected."""
         self._passes = 0
@@ -374,6 +376,8 @@ class Scheduler:
         yield from self._allocate(admitted)
         self.cache.start_loading()
         if not admitted:
+            # There were slots for nobody after all: only a running request can end the wait for one to end.
+            self.full = self.full and bool(self.running)
             return None
         self._leave_queue(admitted, now_s)
         spans = []
@@ -461,6 +465,7 @@ class Scheduler:
     def _note_hits(self, request: Active, match: Match, loaded: int) -> None:
         page = self._page
         request.device_hit_tokens = match.device_pages * page
+        self.admitted.append(request)
         request.host_hit_tokens = match.host_pages * page
         request.loaded_tokens = loaded * page
         if request.prefetch is not None:
@@ -611,24 +616,27 @@ class Scheduler:
     # When a batch has been computed
 
     def prefilled(self, batch: Prefill, now_s: float) -> None:
-        """A prefill batch is done: its pages join the tree, and finished prompts have their first token."""
+        """A prefill batch is done: its pages join the tree, and finished prompts have their next token."""
         self.prefilling = []
+        running = self.running
+        expected = len(running) + len(batch.requests) if running else -1
         for request in batch.requests:
-            assert request.lease is not None
-            if request is self.chunked and not request.stopping:
-                self._commit(request, chunked=True)
-                continue
-            if request is self.chunked:
-                self.chunked = None
-            request.produced += 1
-            if request.first_token_s < 0:
-                request.first_token_s = now_s
-            if request.produced >= request.output_tokens or request.stopping:
+            partly = request is self.chunked
+            if not partly:
+                request.produced += 1
+                if request.first_token_s < 0:
+                    request.first_token_s = now_s
+            if request.stopping or request.produced >= request.output_tokens:
+                self.chunked = None if partly else self.chunked
                 self._finish(request, now_s)
             else:
-                self._commit(request, chunked=False)
-                request.stage = Stage.DECODE
-                self.running.join(request)
+                self._commit(request, chunked=partly)
+                if not partly:
+                    request.stage = Stage.DECODE
+                    running.join(request)
+        # Upstream forgets that it is full when not all of a batch go on to decode, or nobody has decoded before.
+        if len(running) != expected:
+            self.full = False
 
     def decoded(self, batch: Decode, steps: int, now_s: float) -> None:
         """A decode batch is done, or was stopped after `steps` steps."""
@@ -669,6 +677,11 @@ class Scheduler:
 
     def _pages(self, tokens: int) -> int:
         return -(-tokens // self._page)
+
+    def take_admitted(self) -> list[Active]:
+        """Requests admitted for the first time since the last call."""
+        admitted, self.admitted = self.admitted, []
+        return admitted
 
     def take_ended(self) -> list[Active]:
         """Requests that have ended since the last call."""

@@ -132,7 +132,7 @@ class StorageSide:
         """
         del self.ledger.open[event.op_id]
         prefetch = self.ledger.fetching.pop(event.op_id)
-        hits = event.pages_ok
+        hits = prefetch.promised_pages = event.pages_ok
         if hits * self.page_tokens < self.limits.threshold_tokens:
             prefetch.hit_pages = 0
             self._release(prefetch.slots)
@@ -140,7 +140,6 @@ class StorageSide:
             self._refuse(prefetch, Refusal.FEW_HITS)
             self.ledger.revoked.append(prefetch)
         elif prefetch.slots is None:
-            prefetch.promised_pages = hits
             self.ledger.answered.append(prefetch)
         else:
             self._release(prefetch.slots[hits:])
@@ -288,6 +287,8 @@ class StorageSide:
             cache.l2.give_back(rest, Owner.TRANSIT)
             return known + len(rest)
         child = tree.add(node, namespace, atoms[at * ATOM_BYTES :], node.priority)
+        if cache.facts is not None:
+            cache.facts.append((None, child.key))
         self._adopt(child, rest, prefetch.names[at : at + len(rest)])
         return known
 

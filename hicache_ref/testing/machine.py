@@ -130,14 +130,34 @@ class Machine:
 
     # Requests
 
+    def key(self, symbols: Sequence[int]) -> bytes:
+        """The key of a prompt; the names of its pages are known from now on."""
+        keys = self.cache.keys
+        if isinstance(keys, TokenPages):
+            key = keys.key([symbol for symbol in symbols for _ in range(self.setup.page_tokens)])
+        else:
+            key = array("q", self._atoms.of(array("q", symbols).tobytes())).tobytes()
+        self._page_called.update(zip(keys.chain(key, None), self.identities.of(key), strict=True))
+        return key
+
     @happens
     def arrive(self, symbols: Sequence[int], namespace: str | None = None, priority: int = 0) -> int:
         """A request, one symbol a page (of EAGLE's pairs one page fewer); its prefetch is issued. Its id."""
         rid = self._next_rid
         self._next_rid += 1
-        self.waiting[rid] = request = Request(symbols, self._key(symbols), namespace, priority)
+        self.waiting[rid] = request = Request(symbols, self.key(symbols), namespace, priority)
         self.session.call("prefetch", rid, namespace, request.key, self.now_s)
         return rid
+
+    def may_ask_again(self, rid: int) -> bool:
+        """Has the request's prefetch ended, or never begun?"""
+        return rid not in self.cache.ledger.prefetching
+
+    @happens
+    def ask_again(self, rid: int) -> None:
+        """A waiting request's prefetch is issued anew, as 0.5.23 does. Legal if `may_ask_again`."""
+        request = self.waiting[rid]
+        self.session.call("prefetch", rid, request.namespace, request.key, self.now_s)
 
     @happens
     def poll(self, rid: int) -> bool:
@@ -184,7 +204,7 @@ class Machine:
         """Take slots for the next pages of a running request, whose prompt becomes longer by its output."""
         request, held = self.running[rid], self.session.leases[rid]
         request.symbols += output
-        request.key = self._key(request.symbols)
+        request.key = self.key(request.symbols)
         key = _first(request.key, len(held.key) // ATOM_BYTES + pages)
         ok = bool(self._drive("extend", rid, key))
         self._spoil(held)
@@ -205,7 +225,7 @@ class Machine:
     def serve(self, symbols: Sequence[int], namespace: str | None = None, priority: int = 0) -> Admission:
         """A whole life at once, in which all goes well. What is decided meanwhile is left in flight, but for loads."""
         rid = self.arrive(symbols, namespace, priority)
-        self._poll_until_done(rid)
+        self.poll_until_done(rid)
         if self.admit(rid):
             self.start_loading()
             self.pump()
@@ -255,7 +275,7 @@ class Machine:
     @happens
     def store_has(self, symbols: Sequence[int]) -> None:
         """Somebody else has stored a prompt."""
-        key = self._key(symbols)
+        key = self.key(symbols)
         for name, page in zip(self.cache.keys.chain(key, None), self.identities.of(key), strict=True):
             self.store.put(name, page)
 
@@ -272,7 +292,7 @@ class Machine:
     @happens
     def store_lies(self, symbols: Sequence[int]) -> None:
         """From now on the store claims to have all pages of a prompt."""
-        self.store.lies.update(self.cache.keys.chain(self._key(symbols), None))
+        self.store.lies.update(self.cache.keys.chain(self.key(symbols), None))
 
     # Checks
 
@@ -301,7 +321,7 @@ class Machine:
             _require(node.lock == locks[node.id], f"L3: {node.lock} locks on node {node.id}, {locks[node.id]} users")
 
     def settle(self) -> None:
-        """End everything in flight, and act on it, until nothing is left. Raises LawBroken if that does not happen."""
+        """End everything in flight, and act on it, until all that is left is for waiting requests to be polled."""
         for _ in range(MOST_ROUNDS):
             self.start_loading()
             self.pump()
@@ -310,14 +330,27 @@ class Machine:
             self.tick()
             self.pump()
             ledger = self.cache.ledger
-            if ledger.at_rest and not ledger.open and not self.plane.in_flight:
+            tables = (ledger.writing, ledger.loading, ledger.storing, ledger.released, ledger.answered, ledger.revoked)
+            if not (self.plane.in_flight or ledger.open or any(tables)):
                 return
         raise LawBroken(f"L5: not at rest after {MOST_ROUNDS} ticks: {self.cache.ledger.open}")
+
+    def poll_until_done(self, rid: int) -> None:
+        """Everything in flight ends, and time passes, until a waiting request may go on."""
+        for _ in range(MOST_ROUNDS):
+            if self.poll(rid):
+                return
+            self.advance(FOREVER_S)
+            self.pump()
+            for op_id in self.in_flight():
+                self.complete(op_id)
+            self.tick()
+        raise LawBroken(f"L5: request {rid} waits for ever")
 
     def drain(self) -> None:
         """End every request in its own way, then see that nothing is held, lost or forgotten."""
         for rid in list(self.waiting):
-            self._poll_until_done(rid)
+            self.poll_until_done(rid)
             del self.waiting[rid]
         self.settle()
         self._take_l1(self.cache.l1.free + self.cache.tree.evictable)
@@ -343,7 +376,7 @@ class Machine:
         """
         strangers = [STRANGER + len(self.story) * self.setup.l1_pages + page for page in range(pages)]
         rid = self.arrive([*strangers, STRANGER] if self.setup.keyspace == "pairs" else strangers)
-        self._poll_until_done(rid)
+        self.poll_until_done(rid)
         for _ in range(MOST_ROUNDS):
             self.settle()
             if self.admit(rid):
@@ -351,17 +384,6 @@ class Machine:
                 self.settle()
                 return
         raise LawBroken(f"L5: {pages} pages of L1 cannot be had, {self.cache.tree.protected} are held")
-
-    def _poll_until_done(self, rid: int) -> None:
-        for _ in range(MOST_ROUNDS):
-            if self.poll(rid):
-                return
-            self.advance(FOREVER_S)
-            self.pump()
-            for op_id in self.in_flight():
-                self.complete(op_id)
-            self.tick()
-        raise LawBroken(f"L5: request {rid} waits for ever")
 
     # Within
 
@@ -392,16 +414,6 @@ class Machine:
     def _spoil(self, held: Lease) -> None:
         """What a request has not computed is whatever the last owner of its slots has left."""
         self.memory.l1[held.slots] = GARBAGE
-
-    def _key(self, symbols: Sequence[int]) -> bytes:
-        """The key of a prompt; the names of its pages are known from now on."""
-        keys = self.cache.keys
-        if isinstance(keys, TokenPages):
-            key = keys.key([symbol for symbol in symbols for _ in range(self.setup.page_tokens)])
-        else:
-            key = array("q", self._atoms.of(array("q", symbols).tobytes())).tobytes()
-        self._page_called.update(zip(keys.chain(key, None), self.identities.of(key), strict=True))
-        return key
 
 
 def _first(key: bytes, pages: int | None) -> bytes:

@@ -24,7 +24,7 @@ class SmallestFirst:
 
 
 class BackedUpFirst:
-    """A rank that falls when a node gets a host copy, and rises when that is lost."""
+    """A rank that falls when a node gets a host copy."""
 
     name = "backed_up_first"
     rises_only = False
@@ -32,6 +32,17 @@ class BackedUpFirst:
 
     def rank(self, node: Node) -> Any:
         return node.host is None, node.last_access
+
+
+class UnbackedFirst:
+    """A rank that falls when a host copy is lost: its write failed, or L2 took it back."""
+
+    name = "unbacked_first"
+    rises_only = False
+    reads_future = False
+
+    def rank(self, node: Node) -> Any:
+        return node.host is not None, node.last_access
 
 
 class AllEqual:
@@ -67,5 +78,5 @@ class EverySecondHit:
         return node.hits % 2 == 0
 
 
-ODD_EVICTION: list[EvictionPolicy] = [SmallestFirst(), BackedUpFirst(), AllEqual()]
+ODD_EVICTION: list[EvictionPolicy] = [SmallestFirst(), BackedUpFirst(), UnbackedFirst(), AllEqual()]
 ODD_WRITE: list[WritePolicy] = [Both(), EverySecondHit()]

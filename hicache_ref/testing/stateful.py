@@ -66,6 +66,14 @@ class HiCacheStateMachine(RuleBasedStateMachine):
             self.ready.add(rid)
         self.machine.pump()
 
+    @precondition(lambda self: any(map(self.machine.may_ask_again, self.machine.waiting)))
+    @rule(pick=picks)
+    def ask_again(self, pick: int) -> None:
+        rid = _the(pick, filter(self.machine.may_ask_again, self.machine.waiting))
+        self.machine.ask_again(rid)
+        self.ready.discard(rid)
+        self.machine.pump()
+
     @precondition(lambda self: self.machine.waiting)
     @rule(pick=picks)
     def abort(self, pick: int) -> None:

@@ -105,6 +105,7 @@ class World:
         moves: list[tuple[Callable[[], bool | None], float]] = [
             (self.arrive, 3),
             (self.poll, 4),
+            (self.ask_again, 0.5),
             (self.admit, 4),
             (self.prefill, 4),
             (self.grow, 2),
@@ -158,6 +159,13 @@ class World:
         rid = self.one_of(rid for rid in self.machine.waiting if rid not in self.ready)
         if rid is not None and self.machine.poll(rid):
             self.ready.add(rid)
+        return rid is not None
+
+    def ask_again(self) -> bool:
+        rid = self.one_of(filter(self.machine.may_ask_again, self.machine.waiting))
+        if rid is not None:
+            self.machine.ask_again(rid)
+            self.ready.discard(rid)
         return rid is not None
 
     def admit(self) -> bool:

@@ -1,4 +1,4 @@
-"""Decisions on L1 and L2, one by one: what the golden files do not hold, because upstream dies there or has no such case."""
+"""Decisions on L1 and L2, one by one: what the golden files do not hold, because upstream dies there or never fails."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from hicache_ref.testing.plane import ManualPlane
 
 def node_of(machine: Machine, *symbols: int, namespace: str | None = None):
     """The last node of a prompt that is in the tree as far as it goes."""
-    return machine.cache.tree.walk(namespace, machine._key(symbols)).node
+    return machine.cache.tree.walk(namespace, machine.key(symbols)).node
 
 
 def end_copies(machine: Machine, *good: int | None):
@@ -71,7 +71,7 @@ def test_a_load_that_falls_short_stops_everything():
     machine.start_loading()
     machine.pump()
     (load,) = machine.in_flight(OpKind.LOAD)
-    with pytest.raises(ProtocolError, match="LOAD .* came back with 2 of 3 pages"):
+    with pytest.raises(ProtocolError, match=r"LOAD .* came back with 2 of 3 pages"):
         machine.complete(load, 2)
 
 
@@ -80,7 +80,7 @@ def test_resuming_too_early_is_refused():
     machine.serve([0, 0])
     rid = machine.arrive([1, 1])
     machine.on_wait = lambda op_ids: None
-    with pytest.raises(ProtocolError, match="before write .* had completed"):
+    with pytest.raises(ProtocolError, match=r"before write .* had completed"):
         machine.admit(rid)
 
 
@@ -112,7 +112,7 @@ def test_full_l2_drops_the_victim_once_copies_under_way_have_ended(per_victim):
 
 
 def test_parent_demoted_before_its_childs_copy_failed_can_still_be_evicted_from_l2():
-    """It becomes a host leaf when the child is dropped, not when it is demoted itself. Forgotten, it fills L2 for ever."""
+    """It becomes a host leaf when the child is dropped, not when it is demoted. Forgotten, it fills L2 for ever."""
     machine = Machine(Setup(write="write_back", l1_pages=4, l2_pages=4))
     machine.serve([0, 0])
     machine.serve([1, 1, 1, 1])  # [0, 0] is copied
@@ -146,7 +146,7 @@ def test_victim_above_a_held_copy_stays_if_its_own_copy_fails():
     end_copies(machine, 0)
     rid = machine.arrive([4, 4, 4])
     assert not machine.admit(rid)
-    assert machine.cache.tree.peek(None, machine._key([0, 1, 2])) == (2, 1)
+    assert machine.cache.tree.peek(None, machine.key([0, 1, 2])) == (2, 1)
     machine.settle()
     assert machine.admit(rid), "once the hold has ended, it can go"
     machine.drain()
@@ -159,7 +159,7 @@ def test_stores_of_an_eviction_do_not_hold_what_its_failed_copies_must_drop():
     machine.serve([0, 1, 2])
     end_copies(machine, None, 0, None)
     machine.serve([4, 4, 4])
-    assert machine.cache.tree.peek(None, machine._key([0, 1, 2])) == (0, 1)
+    assert machine.cache.tree.peek(None, machine.key([0, 1, 2])) == (0, 1)
     assert machine.cache.counters.dropped[Drop.L1_ORPHANED] == 1
     machine.drain()
 
@@ -381,14 +381,14 @@ def test_a_split_raises_the_priority_of_both_halves_in_0_5_7(knob, lower):
     machine = Machine(Setup(eviction="priority", write="none", changes={"split_raises_lower": knob}))
     machine.serve([0, 0, 0], priority=1)
     slots = machine.cache.l1.alloc(2, Owner.REQUEST)
-    machine.cache.insert(None, machine._key([0, 0]), 0, slots, priority=3)
+    machine.cache.insert(None, machine.key([0, 0]), 0, slots, priority=3)
     assert [node.priority for node in machine.cache.tree.nodes()] == [3, lower]
 
 
 def test_an_insert_of_foreign_slots_is_refused():
     machine = Machine(Setup())
     with pytest.raises(SlotError):
-        machine.cache.insert(None, machine._key([0, 1]), 0, np.array([0, 1], np.int32))
+        machine.cache.insert(None, machine.key([0, 1]), 0, np.array([0, 1], np.int32))
 
 
 # The machine itself must be able to see

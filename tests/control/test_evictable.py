@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from hicache_ref.control.evictable import EvictableLeaves
 from hicache_ref.testing import Machine, Setup
-from hicache_ref.testing.odd import BackedUpFirst, SmallestFirst
+from hicache_ref.testing.odd import BackedUpFirst, SmallestFirst, UnbackedFirst
 
 
 class Leaf:
@@ -96,7 +96,7 @@ def test_heap_is_bounded_by_the_leaves(rises_only):
 
 
 def test_the_half_of_a_split_that_is_left_over_was_touched_too():
-    """mru: a prompt that ends inside a node makes both halves the most recent. The lower one is a leaf, off the path."""
+    """mru: a prompt that ends inside a node makes both halves the most recent. The lower one is off the path."""
     machine = Machine(Setup(eviction="mru", write="none", l1_pages=8))
     machine.serve([0, 0, 0])
     machine.serve([1, 1, 1])
@@ -132,7 +132,7 @@ def test_what_a_prefetch_finds_in_the_tree_was_touched_too():
     machine.drain()
 
 
-@pytest.mark.parametrize("policy", [SmallestFirst(), BackedUpFirst()])
+@pytest.mark.parametrize("policy", [SmallestFirst(), BackedUpFirst(), UnbackedFirst()])
 def test_ranks_may_depend_on_size_and_residency(policy):
     """Splits, host copies that come and go: each may let such a rank fall. The machine compares every eviction."""
     machine = Machine(Setup(profile="v0.5.23", eviction=policy, write="write_back", l1_pages=6, l2_pages=6))

@@ -73,7 +73,7 @@ def test_slots_behind_the_key_stay_the_requests_own():
     assert (held.held, len(held.slots)) == (2, 2)
     lease.release(cache, machine.session.leases.pop(rid))
     assert cache.l1.free == 6
-    assert cache.tree.peek(None, machine._key([0, 0, 0, 0])) == (2, 0)
+    assert cache.tree.peek(None, machine.key([0, 0, 0, 0])) == (2, 0)
 
 
 def test_discard_gives_back_what_was_not_committed():
@@ -83,7 +83,7 @@ def test_discard_gives_back_what_was_not_committed():
     machine.grow(rid, 2)
     machine.discard(rid)
     assert machine.cache.l1.free == 6
-    assert machine.cache.tree.peek(None, machine._key([0, 0, 1, 1])) == (2, 0)
+    assert machine.cache.tree.peek(None, machine.key([0, 0, 1, 1])) == (2, 0)
     machine.drain()
 
 

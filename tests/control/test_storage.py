@@ -109,16 +109,16 @@ def test_nothing_is_asked_for_behind_a_match_without_a_host_copy(query_first):
 @pytest.mark.parametrize(("query_first", "asked"), [(False, False), (True, True)])
 def test_which_node_needs_the_host_copy_is_a_rule(query_first, asked):
     """0.5.7: the last one on the device. 0.5.23: the last of the match, which may be on the host only."""
-    machine = with_l3(write="write_through", l1_pages=4, l2_pages=4, changes={"prefetch_query_first": query_first})
+    machine = with_l3(write="write_through", l1_pages=4, changes={"prefetch_query_first": query_first})
     machine.serve([0, 0])
     machine.complete(*machine.in_flight(OpKind.BACKUP), 0)
     machine.tick()
-    rid = machine.arrive([0, 0])
-    machine.admit(rid)  # from now on [0, 0] is on the device only, and stays there
     machine.serve([0, 0, 1])
+    machine.complete(machine.in_flight(OpKind.BACKUP)[0], 0)  # [0, 0] fails again, [1] will not
     machine.settle()
-    machine.serve([2, 2])  # [1] is demoted
-    assert machine.cache.tree.peek(None, machine._key([0, 0, 1])) == (2, 1)
+    machine.admit(machine.arrive([0, 0]))  # [0, 0] stays on the device
+    machine.admit(machine.arrive([2, 2]))  # [1] is demoted
+    assert machine.cache.tree.peek(None, machine.key([0, 0, 1])) == (2, 1)
     rid = machine.arrive([0, 0, 1, 2, 2])
     assert (rid in machine.cache.ledger.prefetching) is asked
     machine.drain()
@@ -153,7 +153,7 @@ def test_wait_complete_waits_for_all_the_store_has():
     assert not machine.poll(rid)
     machine.complete(fetch)
     assert machine.poll(rid)
-    assert machine.cache.tree.peek(None, machine._key([0, 0, 0, 1])) == (0, 3)
+    assert machine.cache.tree.peek(None, machine.key([0, 0, 0, 1])) == (0, 3)
     machine.drain()
 
 
@@ -162,7 +162,7 @@ def test_best_effort_goes_on_with_what_has_arrived():
     rid, fetch = fetching(machine, [0, 0, 0])
     machine.progress(fetch, 2)
     assert machine.poll(rid)
-    assert machine.cache.tree.peek(None, machine._key([0, 0, 0])) == (0, 2)
+    assert machine.cache.tree.peek(None, machine.key([0, 0, 0])) == (0, 2)
     assert machine.plane.in_flight[fetch].cancelled is False
     machine.pump()
     assert machine.plane.in_flight[fetch].cancelled is True
@@ -230,7 +230,7 @@ def test_a_fetch_that_falls_short_is_not_waited_for(query_first):
     answer(machine)
     machine.complete(*machine.in_flight(OpKind.FETCH))
     assert machine.poll(rid)
-    assert machine.cache.tree.peek(None, machine._key([0, 0, 0, 0])) == (0, 2)
+    assert machine.cache.tree.peek(None, machine.key([0, 0, 0, 0])) == (0, 2)
     assert machine.cache.counters.prefetch_failed == 2
     machine.tick()
     assert machine.cache.l2.free == 16 - 2
@@ -289,14 +289,44 @@ def test_a_probe_answered_after_its_request_went_on_is_fetched_and_stopped_in_0_
         machine.drain()
 
 
+def test_a_request_has_one_prefetch_at_a_time():
+    """A second would hold an anchor that nobody lets go."""
+    machine = with_l3()
+    rid = machine.arrive([0, 0])
+    assert not machine.may_ask_again(rid)
+    with pytest.raises(AssertionError, match="request 0 has a prefetch in flight"):
+        machine.ask_again(rid)
+
+
+def test_an_answer_to_an_earlier_prefetch_does_not_end_the_next():
+    """0.5.23 asks again. The first one, given up and answered late, is of the same request."""
+    machine = with_l3(profile="v0.5.23", prefetch="best_effort")
+    rid = machine.arrive([0, 0])
+    machine.poll(rid)
+    machine.ask_again(rid)
+    machine.pump()
+    first, second = machine.in_flight(OpKind.PROBE)
+    machine.complete(first)
+    machine.tick()
+    assert rid in machine.cache.ledger.prefetching
+    machine.store_has([0, 0])
+    machine.complete(second)
+    machine.tick()
+    machine.pump()
+    machine.complete(*machine.in_flight(OpKind.FETCH))
+    machine.poll(rid)
+    assert machine.cache.tree.peek(None, machine.key([0, 0])) == (0, 2)
+    machine.drain()
+
+
 # Into the tree
 
 
 def test_pages_that_are_in_the_tree_already_are_given_back():
-    machine = with_l3()
+    machine = with_l3(prefetch_threshold_tokens=3)
     rid, fetch = fetching(machine, [0, 0, 0])
     machine.complete(fetch)
-    machine.serve([0, 0])
+    machine.serve([0, 0])  # too short to be asked for: computed
     machine.settle()
     free = machine.cache.l2.free
     assert machine.poll(rid)
@@ -317,7 +347,7 @@ def test_refilling_nodes_that_are_on_the_device_only_is_a_rule(refills, kept):
     assert machine.poll(rid)
     machine.tick()
     assert 16 - machine.cache.l2.free == kept
-    assert machine.cache.tree.peek(None, machine._key([0, 0, 1])) == (2, 1)
+    assert machine.cache.tree.peek(None, machine.key([0, 0, 1])) == (2, 1)
     machine.drain()
 
 
@@ -331,7 +361,7 @@ def test_prefetch_at_the_root_forgets_the_namespace_in_0_5_7(knob, found):
     machine.complete(*machine.in_flight(OpKind.FETCH))
     machine.poll(rid)
     for namespace in (None, "a", "b"):
-        assert machine.cache.tree.peek(namespace, machine._key([0, 0])) == (0, 2 if namespace == found else 0)
+        assert machine.cache.tree.peek(namespace, machine.key([0, 0])) == (0, 2 if namespace == found else 0)
     machine.drain()
 
 
@@ -344,7 +374,7 @@ def test_prefetch_below_a_node_keeps_its_namespace():
     answer(machine)
     machine.complete(*machine.in_flight(OpKind.FETCH))
     machine.poll(rid)
-    assert machine.cache.tree.peek("a", machine._key([0, 0, 1])) == (2, 1)
+    assert machine.cache.tree.peek("a", machine.key([0, 0, 1])) == (2, 1)
     machine.drain()
 
 
@@ -356,7 +386,7 @@ def test_finished_writes_go_on_to_l3():
     machine.serve([0, 1])
     assert not machine.in_flight(OpKind.STORE)
     machine.settle()
-    assert list(machine.store.pages.values()) == machine.identities.of(machine._key([0, 1]))
+    assert list(machine.store.pages.values()) == machine.identities.of(machine.key([0, 1]))
     assert machine.cache.counters.stored == 2
 
 

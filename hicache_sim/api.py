@@ -1,0 +1,225 @@
+"""Replay a workload through HiCache: the library behind `hicache replay`.
+
+import hicache_sim
+result = hicache_sim.replay("conversation", page_size=64, hicache_ratio=2.0)
+print(result.summary["hit_rates"]); result.requests.ttft_s.describe()
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from simpy import Environment
+
+from hicache_ref.config.server_args import ServerArgs
+from hicache_ref.control.log import EventLog
+from workloads import Schedule, Workload, open_workload
+from workloads.request import Request
+
+from .build import Plan, RunConfig, activator, make_cache, make_engine, make_faulty_store, make_plane, plan
+from .files import LOG_ROWS, MOST_SLICES, RunFolder, request_columns
+from .metrics import Columns, Recorder
+from .misses import MissReasons
+from .run import Simulation
+from .summary import timed_summary, untimed_summary
+from .untimed import replay as replay_untimed
+
+Progress = Callable[[int, float], None]
+
+
+@dataclass
+class Result:
+    """A finished replay. `summary` is `summary.json`; the tables are those of the files, empty for untimed replays."""
+
+    plan: Plan
+    summary: dict[str, Any]
+    requests: pd.DataFrame = field(default_factory=pd.DataFrame)
+    timeline: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to replay, beside what.
+
+    limit: only so many requests. sequential: one request at a time, each when the one before has ended.
+    check: the laws after every step (slow). out: folder for the files. keep: tables in the result; without `out` they
+    are kept anyway.
+    """
+
+    limit: int | None = None
+    sequential: bool = False
+    check: bool = False
+    out: Path | None = None
+    keep: bool = True
+    progress: Progress | None = None
+
+
+def replay(
+    workload: str | Workload,
+    schedule: Schedule | None = None,
+    options: Options | None = None,
+    config: RunConfig | None = None,
+    **flags: Any,
+) -> Result:
+    """Replay a trace file, shipped sample or generator (by name), or a `Workload`.
+
+    `flags` are SGLang's, underscored (`hicache_ratio=2.0`); `config` holds them and all the rest instead.
+    ValueError: bad input, in one line.
+    """
+    if isinstance(workload, str):
+        workload = open_workload(workload)
+    if config is None:
+        config = RunConfig(ServerArgs(**flags))
+    elif flags:
+        raise ValueError("give flags, or a config that holds them, not both")
+    made = plan(config)
+    runner = _untimed if config.untimed else _timed
+    return runner(made, workload, schedule, options or Options())
+
+
+def _requests(workload: Workload, schedule: Schedule | None, options: Options) -> Iterator[Request]:
+    return itertools.islice(workload.requests(schedule), options.limit)
+
+
+def describe_workload(workload: Workload, schedule: Schedule | None, options: Options) -> dict[str, Any]:
+    return {
+        "name": workload.name,
+        "format": workload.format,
+        "verdict": workload.verdict,
+        "block_tokens": workload.block_tokens,
+        "schedule": repr(schedule or workload.schedule),
+        "limit": options.limit,
+        "sequential": options.sequential,
+    }
+
+
+def _untimed(made: Plan, workload: Workload, schedule: Schedule | None, options: Options) -> Result:
+    cache, store = make_cache(made), make_faulty_store(made)
+    requests = _requests(workload, schedule, options)
+    began_s = time.process_time()
+    totals = replay_untimed(_counted(requests, options.progress), cache, store.store if store else None)
+    cpu_s = time.process_time() - began_s
+    summary = untimed_summary(made, describe_workload(workload, schedule, options), totals, cpu_s)
+    if options.out is not None:
+        with RunFolder(options.out) as folder:
+            folder.write_summary(summary)
+    return Result(made, summary)
+
+
+def _counted(requests: Iterable[Request], progress: Progress | None) -> Iterable[Request]:
+    if progress is None:
+        return requests
+
+    def count() -> Iterator[Request]:
+        for number, request in enumerate(requests):
+            yield request
+            progress(number + 1, request.arrival_s)
+
+    return count()
+
+
+def _timed(made: Plan, workload: Workload, schedule: Schedule | None, options: Options) -> Result:
+    with RunFolder(options.out) if options.out is not None else nullcontext() as folder:
+        run = _Run(made, workload, schedule, options, folder)
+        cpu_s = run.go()
+        summary = timed_summary(
+            made,
+            describe_workload(workload, schedule, options),
+            run.simulation,
+            run.recorder,
+            cpu_s,
+            run.events,
+        )
+        if folder is not None:
+            folder.write_timeline(run.recorder.samples)
+            folder.write_perfetto(run.plane.slices or [], run.recorder.samples)
+            folder.write_summary(summary)
+        return Result(made, summary, run.requests(), run.timeline())
+
+
+class _Run:
+    """One timed replay and all its parts."""
+
+    def __init__(
+        self, made: Plan, workload: Workload, schedule: Schedule | None, options: Options, folder: RunFolder | None
+    ) -> None:
+        requests = _requests(workload, schedule, options)
+        first = next(requests, None)
+        grain = first.content.grain(made.page_tokens) if first is not None else 1
+        store = make_faulty_store(made)
+        lag = int(made.resolved.bigram_keys)
+        reasons = MissReasons(made.page_tokens, grain, lag, store.store if store else None)
+        env = Environment()
+        engine = make_engine(made, make_cache(made, reasons.facts))
+        self.plane = make_plane(made, env, store)
+        if self.plane.client is not None:
+            self.plane.client.stored = reasons.stored
+        self._folder, self._options = folder, options
+        self._kept: list[pd.DataFrame] = []
+        log = None
+        if folder is not None:
+            log = EventLog()
+            self.plane.slices = []
+            self.plane.most_slices = MOST_SLICES
+        self._log = log
+        self.recorder = Recorder(engine, self.plane, reasons, self._spill, progress=options.progress)
+        self.simulation = Simulation(
+            env,
+            engine,
+            self.plane,
+            itertools.chain([first], requests) if first is not None else (),
+            activator(made.page_tokens),
+            self.recorder,
+            log,
+            options.check,
+            linked=(schedule or workload.schedule).waits,
+            max_parallel=1 if options.sequential else workload.max_parallel,
+        )
+        self._env = env
+        self.events = 0
+
+    def go(self) -> float:
+        """Run; the CPU seconds it took."""
+        began_s = time.process_time()
+        # The heap holds the tree and long columns: collections would walk them over and over and find nothing.
+        gc.disable()
+        try:
+            self.simulation.run()
+        finally:
+            gc.enable()
+        cpu_s = time.process_time() - began_s
+        self.recorder.finish(self._env.now)
+        if self._folder is not None and self._log is not None:
+            self._folder.write_log(self._log)
+        self.events = next(self._env._eid)
+        return cpu_s
+
+    def _spill(self, rows: Columns) -> None:
+        if self._folder is not None:
+            self._folder.write_requests(rows)
+            if self._log is not None and len(self._log) > LOG_ROWS:
+                self._folder.write_log(self._log)
+        if self._folder is None or self._options.keep:
+            self._kept.append(_frame(request_columns(rows)))
+
+    def requests(self) -> pd.DataFrame:
+        kept = self._kept
+        return kept[0] if len(kept) == 1 else pd.concat(kept, ignore_index=True) if kept else pd.DataFrame()
+
+    def timeline(self) -> pd.DataFrame:
+        return pd.DataFrame({name: np.array(column) for name, column in self.recorder.samples.arrays.items()})
+
+
+def _frame(columns: Mapping[str, Any]) -> pd.DataFrame:
+    frame: pd.DataFrame = pa.table(dict(columns)).to_pandas()
+    return frame

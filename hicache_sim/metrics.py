@@ -1,0 +1,195 @@
+"""What a run measures: a row a request, samples of the levels over time, and the reasons of misses.
+
+Rules of this file
+- Columns of numbers, appended to; nothing is computed here that can be computed afterwards.
+- Samples are taken when a step happens to pass their time, and thinned out when there are too many: no events, bounded.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+from hicache_ref.control.engine import Engine
+from hicache_ref.control.scheduler import Active, Stage
+
+from .misses import Miss, MissReasons
+from .plane import SimPlane
+
+REQUEST_COLUMNS: dict[str, str] = {
+    "id": "q",
+    "status": "b",
+    "arrival_s": "d",
+    "admitted_s": "d",
+    "first_token_s": "d",
+    "ended_s": "d",
+    "input_tokens": "q",
+    "output_tokens": "q",
+    "device_hit_tokens": "q",
+    "host_hit_tokens": "q",
+    "loaded_tokens": "q",
+    "storage_hit_tokens": "q",
+    "computed_tokens": "q",
+    "chunks": "i",
+    "retractions": "i",
+}
+"""Columns of `requests.parquet` taken from the request, and their array types. Negative times: never happened."""
+STATUS = {Stage.DONE: 0, Stage.ABORTED: 1, Stage.REJECTED: 2}
+STATUS_NAMES = ("done", "aborted", "rejected")
+
+TIMELINE_COLUMNS = (
+    "time_s",
+    "waiting",
+    "running",
+    "l1_used_tokens",
+    "l1_locked_tokens",
+    "l2_used_tokens",
+    "l3_pages",
+    "prefetching_tokens",
+    "prompt_tokens",
+    "device_hit_tokens",
+    "loaded_tokens",
+    "storage_hit_tokens",
+    "compute_busy_s",
+)
+"""Columns of `timeline.parquet` before those of the links (`*_bytes`, sums since the start)."""
+
+_MOST_SAMPLES = 4000
+
+
+class Columns:
+    """Rows of numbers in arrays."""
+
+    def __init__(self, types: dict[str, str]) -> None:
+        self.arrays: dict[str, array[Any]] = {name: array(code) for name, code in types.items()}
+
+    def __len__(self) -> int:
+        return len(next(iter(self.arrays.values())))
+
+    def clear(self) -> None:
+        for column in self.arrays.values():
+            del column[:]
+
+
+class Recorder:
+    """Observes a simulation. `spill(rows)` is called whenever `spill_rows` rows are there, and clears them."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        plane: SimPlane,
+        reasons: MissReasons,
+        spill: Callable[[Columns], None] | None = None,
+        spill_rows: int = 20_000,
+        progress: Callable[[int, float], None] | None = None,
+    ) -> None:
+        self._engine = engine
+        self._plane = plane
+        self._reasons = reasons
+        self._spill = spill
+        self._spill_rows = spill_rows
+        self._progress = progress
+        self.rows = Columns(REQUEST_COLUMNS | {f"miss_{miss.name.lower()}_tokens": "q" for miss in Miss})
+        self.misses = dict.fromkeys(Miss, 0)
+        self.status = [0, 0, 0]
+        self.prompt_tokens = self.device_hit_tokens = self.host_hit_tokens = 0
+        self.loaded_tokens = self.storage_hit_tokens = self.output_tokens = self.recomputed_tokens = 0
+        self.admitted_requests = 0
+        self.ttft_s, self.tpot_s, self.e2e_s = array("d"), array("d"), array("d")
+        self.queued_s = 0.0
+        links = [f"{link.name}_bytes" for link in plane.machine.links]
+        self.samples = Columns(dict.fromkeys((*TIMELINE_COLUMNS, *links), "d"))
+        self._sample_every_s = 1.0
+        self._next_sample_s = 0.0
+        self._explained: dict[int, dict[Miss, int]] = {}
+
+    # Requests
+
+    def admitted(self, request: Active) -> None:
+        """First admission: what it found, and why the rest missed."""
+        reasons = self._reasons.explain(request)
+        self._explained[request.id] = reasons
+        misses = self.misses
+        for reason, tokens in reasons.items():
+            misses[reason] += tokens
+        self.admitted_requests += 1
+        self.prompt_tokens += request.input_tokens
+        self.device_hit_tokens += request.device_hit_tokens
+        self.host_hit_tokens += request.host_hit_tokens
+        self.loaded_tokens += request.loaded_tokens
+        self.storage_hit_tokens += request.storage_hit_tokens
+
+    def ended(self, request: Active) -> None:
+        status = STATUS[request.stage]
+        self.status[status] += 1
+        reasons = self._explained.pop(request.id, {})
+        arrays = self.rows.arrays
+        for name in REQUEST_COLUMNS:
+            if name != "status":
+                arrays[name].append(getattr(request, name))
+        arrays["status"].append(status)
+        for miss, column in self._miss_columns():
+            column.append(reasons.get(miss, 0))
+        if request.first_token_s >= 0.0:
+            self._note_times(request)
+        self.output_tokens += request.produced
+        self.recomputed_tokens += request.computed_tokens
+        if self._spill is not None and len(self.rows) >= self._spill_rows:
+            self._spill(self.rows)
+            self.rows.clear()
+        if self._progress is not None:
+            self._progress(sum(self.status), request.ended_s)
+
+    def _miss_columns(self) -> list[tuple[Miss, array[Any]]]:
+        return [(miss, self.rows.arrays[f"miss_{miss.name.lower()}_tokens"]) for miss in Miss]
+
+    def _note_times(self, request: Active) -> None:
+        self.ttft_s.append(request.first_token_s - request.arrival_s)
+        self.queued_s += request.admitted_s - request.arrival_s
+        if request.stage is Stage.DONE:
+            self.e2e_s.append(request.ended_s - request.arrival_s)
+            if request.produced > 1:
+                self.tpot_s.append((request.ended_s - request.first_token_s) / (request.produced - 1))
+
+    # Time
+
+    def stepped(self, now_s: float) -> None:
+        if now_s < self._next_sample_s:
+            return
+        self._next_sample_s = now_s + self._sample_every_s
+        self._sample(now_s)
+        if len(self.samples) > _MOST_SAMPLES:
+            for column in self.samples.arrays.values():
+                del column[1::2]
+            self._sample_every_s *= 2.0
+
+    def _sample(self, now_s: float) -> None:
+        cache, scheduler = self._engine.cache, self._engine.scheduler
+        page = cache.shape.page_tokens
+        client = self._plane.client
+        row = (
+            now_s,
+            len(scheduler.waiting),
+            len(scheduler.running) + len(scheduler.prefilling),
+            (cache.l1.pages - cache.l1.free) * page,
+            cache.tree.protected * page,
+            (cache.l2.pages - cache.l2.free) * page,
+            len(client.store.store.held) if client is not None else 0,
+            cache.ledger.prefetch_pages * page,
+            self.prompt_tokens,
+            self.device_hit_tokens,
+            self.loaded_tokens,
+            self.storage_hit_tokens,
+            self._plane.device.busy_s,
+            *(link.moved_bytes for link in self._plane.machine.links),
+        )
+        for column, value in zip(self.samples.arrays.values(), row, strict=True):
+            column.append(value)
+
+    def finish(self, now_s: float) -> None:
+        """The last sample, and the last rows."""
+        self._sample(now_s)
+        if self._spill is not None and len(self.rows):
+            self._spill(self.rows)
+            self.rows.clear()

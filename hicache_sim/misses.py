@@ -1,0 +1,207 @@
+"""Why tokens missed: for every prompt token that had to be computed, the one reason.
+
+Rules of this file
+- Reasons are looked up when a request is first admitted, among what the cache has noted about pages that entered and
+  left the tree, and what became of the request's prefetch.
+- A page never seen ends the search: nothing behind it can have been seen, because atoms name prefixes.
+- The reasons of a request add up to the tokens it computed (law L12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hicache_ref.control.counters import Drop, Refusal
+from hicache_ref.control.keys import ATOM_BYTES
+from hicache_ref.control.scheduler import Active
+
+from .stores import Store
+
+
+class Miss(Enum):
+    """Reasons, in the order in which a report lists them."""
+
+    NEVER_SEEN = "never seen"
+    EVICTED_L1 = "evicted from L1 before its backup"
+    EVICTED_L2 = "evicted from L2"
+    WRITE_UNFINISHED = "write to L3 unfinished"
+    LOAD_REFUSED = "load from L2 refused"
+    PREFETCH_REFUSED = "prefetch refused"
+    PREFETCH_LATE = "prefetch late"
+    PREFETCH_FAILED = "prefetch failed"
+    NOT_IN_STORE = "not in the store"
+    PAGE_TAIL = "page tail"
+
+
+_SEEN, _STORED = 1, 128
+_CODES: dict[Drop | None, int] = {
+    None: _SEEN,
+    Drop.L1_UNBACKED: 2,
+    Drop.L1_ORPHANED: 2,
+    Drop.L2_EVICTED: 3,
+    Drop.L2_FULL: 3,
+    Drop.WRITE_FAILED: 2,
+}
+_LOST_FROM = {1: Miss.EVICTED_L1, 2: Miss.EVICTED_L1, 3: Miss.EVICTED_L2}
+"""The reason where there is no L3. Code 1: in the tree a moment ago, evicted by the very admission that looks."""
+
+_CHUNK_BITS = 16
+
+
+class Fates(Protocol):
+    """A byte for each page: what became of it."""
+
+    def get(self, atoms: NDArray[np.int64]) -> NDArray[np.uint8]: ...
+
+    def put(self, atoms: NDArray[np.int64], code: int) -> None:
+        """Set the code, keeping whether the page was ever stored."""
+        ...
+
+    def mark_stored(self, atoms: NDArray[np.int64]) -> None: ...
+
+
+class DenseFates:
+    """For atoms that are numbered without large gaps: a byte for each `grain` ids, in chunks made when needed."""
+
+    def __init__(self, grain: int) -> None:
+        self._grain = grain
+        self._chunks: dict[int, NDArray[np.uint8]] = {}
+
+    def get(self, atoms: NDArray[np.int64]) -> NDArray[np.uint8]:
+        codes = np.zeros(len(atoms), np.uint8)
+        for chunk, offsets, where in self._parts(atoms):
+            codes[where] = chunk[offsets]
+        return codes
+
+    def put(self, atoms: NDArray[np.int64], code: int) -> None:
+        for chunk, offsets, _ in self._parts(atoms):
+            chunk[offsets] = (chunk[offsets] & _STORED) | code
+
+    def mark_stored(self, atoms: NDArray[np.int64]) -> None:
+        for chunk, offsets, _ in self._parts(atoms):
+            chunk[offsets] |= _STORED
+
+    def _parts(self, atoms: NDArray[np.int64]) -> list[tuple[NDArray[np.uint8], NDArray[np.int64], Any]]:
+        """Pages by chunk; one chunk is the common case."""
+        places = atoms // self._grain
+        chunks = places >> _CHUNK_BITS
+        offsets = places & ((1 << _CHUNK_BITS) - 1)
+        if len(chunks) and chunks[0] == chunks[-1] and (chunks == chunks[0]).all():
+            return [(self._chunk(int(chunks[0])), offsets, slice(None))]
+        found = []
+        for number in np.unique(chunks):
+            where = np.nonzero(chunks == number)[0]
+            found.append((self._chunk(int(number)), offsets[where], where))
+        return found
+
+    def _chunk(self, number: int) -> NDArray[np.uint8]:
+        chunk = self._chunks.get(number)
+        if chunk is None:
+            chunk = self._chunks[number] = np.zeros(1 << _CHUNK_BITS, np.uint8)
+        return chunk
+
+
+class SparseFates:
+    """For atoms that are hashes."""
+
+    def __init__(self) -> None:
+        self._codes: dict[int, int] = {}
+
+    def get(self, atoms: NDArray[np.int64]) -> NDArray[np.uint8]:
+        return np.array([self._codes.get(atom, 0) for atom in atoms.tolist()], np.uint8)
+
+    def put(self, atoms: NDArray[np.int64], code: int) -> None:
+        codes = self._codes
+        for atom in atoms.tolist():
+            codes[atom] = (codes.get(atom, 0) & _STORED) | code
+
+    def mark_stored(self, atoms: NDArray[np.int64]) -> None:
+        codes = self._codes
+        for atom in atoms.tolist():
+            codes[atom] = codes.get(atom, 0) | _STORED
+
+
+DENSE_BELOW = 1 << 40
+"""Ids from here on are taken for hashes."""
+
+
+class MissReasons:
+    """Notes what becomes of pages, and explains admissions."""
+
+    def __init__(self, page_tokens: int, grain: int, key_lag_tokens: int = 0, store: Store | None = None) -> None:
+        self.facts: list[tuple[Drop | None, bytes]] = []
+        """The cache appends here; drained at every admission."""
+        self._page = page_tokens
+        self._lag = key_lag_tokens
+        self._grain = grain
+        self._fates: Fates | None = None
+        self._store = store
+
+    def stored(self, names: Sequence[Any]) -> None:
+        """Pages have been written to L3."""
+        atoms = np.fromiter(names, np.int64, len(names))
+        self._table(atoms).mark_stored(atoms[atoms >= 0])
+
+    def explain(self, request: Active) -> dict[Miss, int]:
+        """Tokens of `request`, just admitted for the first time, that had to be computed, by reason."""
+        self._drain()
+        page = self._page
+        pages = (request.input_tokens - 1 - self._lag) // page
+        matched = (request.device_hit_tokens + request.host_hit_tokens) // page
+        reasons = {Miss.PAGE_TAIL: request.input_tokens - pages * page}
+        if refused := request.host_hit_tokens - request.loaded_tokens:
+            reasons[Miss.LOAD_REFUSED] = refused
+        if matched < pages:
+            atoms = np.frombuffer(request.key[matched * ATOM_BYTES : pages * ATOM_BYTES], np.int64)
+            named = atoms[: _leading(atoms >= 0)]
+            codes = self._table(named).get(named)
+            seen = _leading(codes != 0)
+            if seen < len(atoms):
+                reasons[Miss.NEVER_SEEN] = (len(atoms) - seen) * page
+            # Where among the pages it was prefetched for this request's search begins.
+            first = matched - (pages - request.prefetch.pages) if request.prefetch is not None else 0
+            for at, (atom, code) in enumerate(zip(named[:seen].tolist(), codes[:seen].tolist(), strict=True)):
+                reason = self._reason(request, first + at, atom, code)
+                reasons[reason] = reasons.get(reason, 0) + page
+        return reasons
+
+    def _reason(self, request: Active, at: int, atom: int, code: int) -> Miss:
+        """Why the page that is number `at` of the request's prefetch was not there."""
+        lost = _LOST_FROM[code & ~_STORED]
+        if self._store is None or at < 0:  # it was there when the request came, and was lost while it waited
+            return lost
+        if atom not in self._store.held:
+            if code & _STORED:
+                return Miss.NOT_IN_STORE
+            return lost if lost is Miss.EVICTED_L1 and code != _SEEN else Miss.WRITE_UNFINISHED
+        prefetch = request.prefetch
+        if prefetch is None:
+            return Miss.PREFETCH_REFUSED
+        found = at < prefetch.promised_pages
+        if prefetch.refused is not None and (found or prefetch.refused is not Refusal.FEW_HITS):
+            return Miss.PREFETCH_REFUSED
+        return Miss.PREFETCH_FAILED if found and prefetch.over else Miss.PREFETCH_LATE
+
+    def _drain(self) -> None:
+        for drop, key in self.facts:
+            atoms = np.frombuffer(key, np.int64)
+            if atoms[-1] < 0:
+                atoms = atoms[atoms >= 0]
+            if len(atoms):
+                self._table(atoms).put(atoms, _CODES[drop])
+        self.facts.clear()
+
+    def _table(self, atoms: NDArray[np.int64]) -> Fates:
+        if self._fates is None:
+            self._fates = DenseFates(self._grain) if int(atoms.max(initial=0)) < DENSE_BELOW else SparseFates()
+        return self._fates
+
+
+def _leading(holds: NDArray[np.bool_]) -> int:
+    """How many leading entries are true."""
+    return len(holds) if holds.all() else int(holds.argmin())
