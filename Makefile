@@ -1,10 +1,11 @@
 # Everything below does its own set-up in .venv; nothing global is touched.
 PYTHON ?= python3
 VENV := .venv
+FAST := .venv-fast
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check unit bench fuzz clean
+.PHONY: demo test check unit fast test-fast bench fuzz clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -27,8 +28,24 @@ check: $(STAMP)
 unit: $(STAMP)
 	$(BIN)/python -m pytest -n 2
 
+# The same source, its hot modules compiled by mypyc: `.venv-fast/bin/hicache`.
+fast: $(FAST)/.installed
+
+$(FAST)/.installed: setup.py pyproject.toml $(wildcard hicache_ref/*/*.py hicache_sim/*.py workloads/*.py)
+	$(PYTHON) -m venv $(FAST)
+	$(FAST)/bin/python -m pip install --quiet --upgrade pip
+	$(FAST)/bin/python -m pip install --quiet setuptools wheel 'mypy>=1.11' numpy simpy
+	HICACHE_COMPILE=1 $(FAST)/bin/python -m pip install --quiet --no-build-isolation .
+	touch $@
+
+# The compiled build decides the same: golden files, and a whole replay against pure Python.
+test-fast: $(STAMP) fast
+	cd tests/golden && ../../$(FAST)/bin/python replay.py hiradix_v0.5.7.jsonl.gz
+	cd tests/golden && ../../$(FAST)/bin/python replay.py hiradix_l3_v0.5.7.jsonl.gz
+	$(BIN)/python tests/same_summary.py $(BIN)/hicache $(FAST)/bin/hicache
+
 fuzz: $(STAMP)
 	$(BIN)/python -m hicache_ref.testing.fuzz --seeds 20000 --jobs 2
 
 clean:
-	rm -rf $(VENV) out build *.egg-info
+	rm -rf $(VENV) $(FAST) out build *.egg-info

@@ -217,7 +217,8 @@ class _Run:
         return kept[0] if len(kept) == 1 else pd.concat(kept, ignore_index=True) if kept else pd.DataFrame()
 
     def timeline(self) -> pd.DataFrame:
-        return pd.DataFrame({name: np.array(column) for name, column in self.recorder.samples.arrays.items()})
+        columns = {name: np.array(column) for name, column in self.recorder.samples.arrays.items()}
+        return _frame(columns)
 
 
 def _frame(columns: Mapping[str, Any]) -> pd.DataFrame:

@@ -9,7 +9,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -110,7 +110,7 @@ def plan(config: RunConfig) -> Plan:
 def _rules(config: RunConfig) -> Rules:
     """The profile's, with the single knobs that were asked for."""
     rules = rules_for(config.profile)
-    known = vars(rules)
+    known = [each.name for each in fields(rules)]
     for name in config.rules:
         if name not in known:
             raise ConfigError(f"--rule {name}: unknown; known are {', '.join(known)}")

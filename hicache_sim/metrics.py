@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from hicache_ref.control.engine import Engine
@@ -18,8 +19,8 @@ from .misses import Miss, MissReasons
 from .plane import SimPlane
 
 REQUEST_COLUMNS: dict[str, str] = {
-    "id": "q",
     "status": "b",
+    "id": "q",
     "arrival_s": "d",
     "admitted_s": "d",
     "first_token_s": "d",
@@ -91,7 +92,8 @@ class Recorder:
         self._spill_rows = spill_rows
         self._progress = progress
         self.rows = Columns(REQUEST_COLUMNS | {f"miss_{miss.name.lower()}_tokens": "q" for miss in Miss})
-        self.misses = dict.fromkeys(Miss, 0)
+        self.misses = [0] * len(Miss)
+        """Tokens, by `Miss`."""
         self.status = [0, 0, 0]
         self.prompt_tokens = self.device_hit_tokens = self.host_hit_tokens = 0
         self.loaded_tokens = self.storage_hit_tokens = self.output_tokens = self.recomputed_tokens = 0
@@ -102,7 +104,10 @@ class Recorder:
         self.samples = Columns(dict.fromkeys((*TIMELINE_COLUMNS, *links), "d"))
         self._sample_every_s = 1.0
         self._next_sample_s = 0.0
-        self._explained: dict[int, dict[Miss, int]] = {}
+        self._explained: dict[int, list[int]] = {}
+        columns = list(self.rows.arrays)
+        self._of_request = attrgetter(*(name for name in columns if name in REQUEST_COLUMNS and name != "status"))
+        self._no_misses = [0] * len(Miss)
 
     # Requests
 
@@ -111,7 +116,7 @@ class Recorder:
         reasons = self._reasons.explain(request)
         self._explained[request.id] = reasons
         misses = self.misses
-        for reason, tokens in reasons.items():
+        for reason, tokens in enumerate(reasons):
             misses[reason] += tokens
         self.admitted_requests += 1
         self.prompt_tokens += request.input_tokens
@@ -123,14 +128,10 @@ class Recorder:
     def ended(self, request: Active) -> None:
         status = STATUS[request.stage]
         self.status[status] += 1
-        reasons = self._explained.pop(request.id, {})
-        arrays = self.rows.arrays
-        for name in REQUEST_COLUMNS:
-            if name != "status":
-                arrays[name].append(getattr(request, name))
-        arrays["status"].append(status)
-        for miss, column in self._miss_columns():
-            column.append(reasons.get(miss, 0))
+        reasons = self._explained.pop(request.id, self._no_misses)
+        row = (status, *self._of_request(request), *reasons)
+        for column, value in zip(self.rows.arrays.values(), row, strict=True):
+            column.append(value)
         if request.first_token_s >= 0.0:
             self._note_times(request)
         self.output_tokens += request.produced
@@ -140,9 +141,6 @@ class Recorder:
             self.rows.clear()
         if self._progress is not None:
             self._progress(sum(self.status), request.ended_s)
-
-    def _miss_columns(self) -> list[tuple[Miss, array[Any]]]:
-        return [(miss, self.rows.arrays[f"miss_{miss.name.lower()}_tokens"]) for miss in Miss]
 
     def _note_times(self, request: Active) -> None:
         self.ttft_s.append(request.first_token_s - request.arrival_s)

@@ -10,7 +10,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
+from enum import IntEnum
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,20 +23,37 @@ from hicache_ref.control.scheduler import Active
 from .stores import Store
 
 
-class Miss(Enum):
+class Miss(IntEnum):
     """Reasons, in the order in which a report lists them."""
 
-    NEVER_SEEN = "never seen"
-    EVICTED_L1 = "evicted from L1 before its backup"
-    EVICTED_L2 = "evicted from L2"
-    WRITE_UNFINISHED = "write to L3 unfinished"
-    LOAD_REFUSED = "load from L2 refused"
-    PREFETCH_REFUSED = "prefetch refused"
-    PREFETCH_LATE = "prefetch late"
-    PREFETCH_FAILED = "prefetch failed"
-    NOT_IN_STORE = "not in the store"
-    PAGE_TAIL = "page tail"
+    NEVER_SEEN = 0
+    EVICTED_L1 = 1
+    EVICTED_L2 = 2
+    WRITE_UNFINISHED = 3
+    LOAD_REFUSED = 4
+    PREFETCH_REFUSED = 5
+    PREFETCH_LATE = 6
+    PREFETCH_FAILED = 7
+    NOT_IN_STORE = 8
+    PAGE_TAIL = 9
 
+    @property
+    def words(self) -> str:
+        return _WORDS[self]
+
+
+_WORDS = (
+    "never seen",
+    "evicted from L1 before its backup",
+    "evicted from L2",
+    "write to L3 unfinished",
+    "load from L2 refused",
+    "prefetch refused",
+    "prefetch late",
+    "prefetch failed",
+    "not in the store",
+    "page tail",
+)
 
 _SEEN, _STORED = 1, 128
 _CODES: dict[Drop | None, int] = {
@@ -49,8 +66,6 @@ _CODES: dict[Drop | None, int] = {
 }
 _LOST_FROM = {1: Miss.EVICTED_L1, 2: Miss.EVICTED_L1, 3: Miss.EVICTED_L2}
 """The reason where there is no L3. Code 1: in the tree a moment ago, evicted by the very admission that looks."""
-
-_CHUNK_BITS = 16
 
 
 class Fates(Protocol):
@@ -66,44 +81,32 @@ class Fates(Protocol):
 
 
 class DenseFates:
-    """For atoms that are numbered without large gaps: a byte for each `grain` ids, in chunks made when needed."""
+    """For atoms numbered without large gaps: a byte for each `grain` ids, in an array that grows with them."""
 
     def __init__(self, grain: int) -> None:
         self._grain = grain
-        self._chunks: dict[int, NDArray[np.uint8]] = {}
+        self._codes = np.zeros(1 << 16, np.uint8)
 
     def get(self, atoms: NDArray[np.int64]) -> NDArray[np.uint8]:
-        codes = np.zeros(len(atoms), np.uint8)
-        for chunk, offsets, where in self._parts(atoms):
-            codes[where] = chunk[offsets]
-        return codes
+        places = self._places(atoms)  # first: it may replace the array
+        return self._codes[places]
 
     def put(self, atoms: NDArray[np.int64], code: int) -> None:
-        for chunk, offsets, _ in self._parts(atoms):
-            chunk[offsets] = (chunk[offsets] & _STORED) | code
+        places = self._places(atoms)
+        self._codes[places] = (self._codes[places] & _STORED) | code
 
     def mark_stored(self, atoms: NDArray[np.int64]) -> None:
-        for chunk, offsets, _ in self._parts(atoms):
-            chunk[offsets] |= _STORED
+        places = self._places(atoms)
+        self._codes[places] |= _STORED
 
-    def _parts(self, atoms: NDArray[np.int64]) -> list[tuple[NDArray[np.uint8], NDArray[np.int64], Any]]:
-        """Pages by chunk; one chunk is the common case."""
+    def _places(self, atoms: NDArray[np.int64]) -> NDArray[np.int64]:
         places = atoms // self._grain
-        chunks = places >> _CHUNK_BITS
-        offsets = places & ((1 << _CHUNK_BITS) - 1)
-        if len(chunks) and chunks[0] == chunks[-1] and (chunks == chunks[0]).all():
-            return [(self._chunk(int(chunks[0])), offsets, slice(None))]
-        found = []
-        for number in np.unique(chunks):
-            where = np.nonzero(chunks == number)[0]
-            found.append((self._chunk(int(number)), offsets[where], where))
-        return found
-
-    def _chunk(self, number: int) -> NDArray[np.uint8]:
-        chunk = self._chunks.get(number)
-        if chunk is None:
-            chunk = self._chunks[number] = np.zeros(1 << _CHUNK_BITS, np.uint8)
-        return chunk
+        last = int(places.max(initial=0))
+        if last >= len(self._codes):
+            grown = np.zeros(max(last + 1, 2 * len(self._codes)), np.uint8)
+            grown[: len(self._codes)] = self._codes
+            self._codes = grown
+        return places
 
 
 class SparseFates:
@@ -126,7 +129,7 @@ class SparseFates:
             codes[atom] = codes.get(atom, 0) | _STORED
 
 
-DENSE_BELOW = 1 << 40
+DENSE_BELOW = 1 << 36
 """Ids from here on are taken for hashes."""
 
 
@@ -147,27 +150,25 @@ class MissReasons:
         atoms = np.fromiter(names, np.int64, len(names))
         self._table(atoms).mark_stored(atoms[atoms >= 0])
 
-    def explain(self, request: Active) -> dict[Miss, int]:
-        """Tokens of `request`, just admitted for the first time, that had to be computed, by reason."""
+    def explain(self, request: Active) -> list[int]:
+        """Tokens of `request`, just admitted for the first time, that had to be computed: [reasons], by `Miss`."""
         self._drain()
         page = self._page
         pages = (request.input_tokens - 1 - self._lag) // page
         matched = (request.device_hit_tokens + request.host_hit_tokens) // page
-        reasons = {Miss.PAGE_TAIL: request.input_tokens - pages * page}
-        if refused := request.host_hit_tokens - request.loaded_tokens:
-            reasons[Miss.LOAD_REFUSED] = refused
+        reasons = [0] * len(Miss)
+        reasons[Miss.PAGE_TAIL] = request.input_tokens - pages * page
+        reasons[Miss.LOAD_REFUSED] = request.host_hit_tokens - request.loaded_tokens
         if matched < pages:
             atoms = np.frombuffer(request.key[matched * ATOM_BYTES : pages * ATOM_BYTES], np.int64)
             named = atoms[: _leading(atoms >= 0)]
             codes = self._table(named).get(named)
             seen = _leading(codes != 0)
-            if seen < len(atoms):
-                reasons[Miss.NEVER_SEEN] = (len(atoms) - seen) * page
+            reasons[Miss.NEVER_SEEN] = (len(atoms) - seen) * page
             # Where among the pages it was prefetched for this request's search begins.
             first = matched - (pages - request.prefetch.pages) if request.prefetch is not None else 0
             for at, (atom, code) in enumerate(zip(named[:seen].tolist(), codes[:seen].tolist(), strict=True)):
-                reason = self._reason(request, first + at, atom, code)
-                reasons[reason] = reasons.get(reason, 0) + page
+                reasons[self._reason(request, first + at, atom, code)] += page
         return reasons
 
     def _reason(self, request: Active, at: int, atom: int, code: int) -> Miss:
@@ -204,4 +205,7 @@ class MissReasons:
 
 def _leading(holds: NDArray[np.bool_]) -> int:
     """How many leading entries are true."""
-    return len(holds) if holds.all() else int(holds.argmin())
+    if not len(holds):
+        return 0
+    first = int(holds.argmin())
+    return len(holds) if holds[first] else first

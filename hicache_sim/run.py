@@ -26,14 +26,11 @@ from hicache_ref.control.types import Op, Wait
 from workloads.request import Request
 
 from .arrivals import Arrivals
+from .errors import Stuck
 from .plane import Report, SimPlane
 
 _LAST: Any = 9
 """SimPy priority of steps: after everything else at the same instant."""
-
-
-class Stuck(RuntimeError):
-    """Requests wait, and nothing is in flight that could wake them: law L5 is broken."""
 
 
 class Observer(Protocol):

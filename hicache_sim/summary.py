@@ -22,6 +22,7 @@ from hicache_ref.control.types import OpKind
 
 from .build import Plan
 from .metrics import Recorder
+from .misses import Miss
 from .plane import SimPlane
 from .run import Simulation
 from .untimed import Totals
@@ -138,7 +139,7 @@ def timed_summary(
         "prefetch": _prefetch(sim, made.page_tokens),
         "writes": _writes(made, sim, tokens),
         "drops": _drops(sim.engine.cache.counters.dropped, made.page_tokens),
-        "misses": {miss.value: tokens for miss, tokens in recorder.misses.items()},
+        "misses": {miss.words: recorder.misses[miss] for miss in Miss},
         "stalls": {
             "write_back_waits": sim.stalls,
             "write_back_wait_s": sim.stalled_s,

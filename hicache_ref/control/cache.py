@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .counters import Counters, Drop
+from .errors import ProtocolError
 from .evictable import EvictableLeaves
 from .keys import ATOM_BYTES, Keyspace, common_pages
 from .ledger import Chain, Ledger, Load, Write
@@ -31,10 +32,6 @@ if TYPE_CHECKING:
     from .storage import StorageSide
 
 Waits = Generator[Wait, None, int]
-
-
-class ProtocolError(RuntimeError):
-    """A plane broke its contract: an unknown or repeated completion."""
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,7 @@ class Prefetch:
         "anchor",
         "atoms",
         "cancelled",
+        "deadline_s",
         "fetch_op",
         "good_pages",
         "hit_pages",
@@ -117,6 +118,8 @@ class Prefetch:
         self.atoms = atoms
         self.pages = pages
         self.started_s = started_s
+        self.deadline_s: float | None = None
+        """What its policy said last."""
         self.slots: Slots | None = None
         """Host slots of the pages that may still arrive, and of those that have and are not in the tree yet."""
         self.names: Any = ()

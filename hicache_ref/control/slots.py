@@ -12,6 +12,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from .errors import SlotError
 from .types import Slots
 
 
@@ -25,10 +26,6 @@ class Owner(IntEnum):
     """L1: pages a request computes and has not yet given to the tree."""
     TRANSIT = 3
     """L2: pages a fetch fills, and pages given back by workers that return to the pool at the next tick."""
-
-
-class SlotError(RuntimeError):
-    """A slot was freed or handed on by somebody who does not own it."""
 
 
 class SlotPool:

@@ -135,6 +135,7 @@ class StorageSide:
         hits = prefetch.promised_pages = event.pages_ok
         if hits * self.page_tokens < self.limits.threshold_tokens:
             prefetch.hit_pages = 0
+            self._note_deadline(prefetch)
             self._release(prefetch.slots)
             prefetch.slots = None
             self._refuse(prefetch, Refusal.FEW_HITS)
@@ -159,6 +160,7 @@ class StorageSide:
         prefetch = self.ledger.fetching[event.op_id]
         if not prefetch.cancelled:
             prefetch.good_pages = event.pages_ok
+            self._note_deadline(prefetch)
         if event.ends:
             self._end_fetch(prefetch, event)
 
@@ -200,14 +202,17 @@ class StorageSide:
         deadlines = self._deadlines
         while deadlines:
             deadline_s, _, prefetch = deadlines[0]
-            if not prefetch.cancelled and self.policy.deadline_s(prefetch) == deadline_s:
+            if not prefetch.cancelled and prefetch.deadline_s == deadline_s:
                 return deadline_s
             heapq.heappop(deadlines)
         return None
 
     def _note_deadline(self, prefetch: Prefetch) -> None:
-        """The deadline of `prefetch` is new, or has moved."""
+        """Something has changed that the deadline of `prefetch` may depend on."""
         deadline_s = self.policy.deadline_s(prefetch)
+        if deadline_s == prefetch.deadline_s:
+            return
+        prefetch.deadline_s = deadline_s
         if deadline_s is not None:
             self._serial += 1
             heapq.heappush(self._deadlines, (deadline_s, self._serial, prefetch))

@@ -65,11 +65,11 @@ def random_engine_setup(rng: Random, **fixed: Any) -> EngineSetup:
     cache = replace(cache, **{name: value for name, value in drawn.items() if name not in fixed})
     tokens = cache.l1_pages * page
     limits = SchedulerLimits(
-        max_running_requests=rng.choice([1, 2, 3, 8, 100]),
+        max_running_requests=rng.choice([1, 3, 8, 100, 100]),
         max_prefill_tokens=rng.choice([page, 2 * page, tokens // 2, tokens, 10 * tokens]),
         chunked_prefill_tokens=rng.choice([None, page, page + 1, 2 * page, tokens // 2, tokens]),
         context_tokens=rng.choice([None, None, None, max(tokens // 2, 10)]),
-        schedule_conservativeness=rng.choice([0.1, 0.5, 1.0, 2.0]),
+        schedule_conservativeness=rng.choice([0.0, 0.0, 0.1, 1.0, 2.0]),
         new_token_ratio_decay_steps=rng.choice([1, 5, 600]),
         retract_decode_steps=rng.choice([1, 5, 20]),
         key_lag_tokens=1 if "pairs" in cache.keyspace else 0,
@@ -88,8 +88,8 @@ class EngineWorld:
         self.tokens = setup.l1_pages * setup.page_tokens
         self.symbols = rng.choice([2, 3, 50])
         self.namespaces: list[str | None] = [None, "a"] if rng.random() < 0.3 else [None]
-        self.longest = max(2, int(self.tokens * rng.choice([0.3, 0.6, 1.2])))
-        self.most_output = rng.choice([1, 4, 12, self.tokens])
+        self.longest = max(2, int(self.tokens * rng.choice([0.1, 0.1, 0.3, 0.6, 1.1])))
+        self.most_output = rng.choice([1, 4, self.tokens // 2, self.tokens, self.tokens])
         self.books = [self.words(self.longest) for _ in range(rng.choice([1, 3, 6]))]
         """Most prompts begin as one of these does."""
         self.most_waiting = rng.choice([2, 6, 12])
@@ -99,7 +99,7 @@ class EngineWorld:
         """Chance that decided operations stay with the engine for another step."""
         moves: list[tuple[Callable[[], bool | None], float]] = [
             (self.arrive, 4),
-            (self.abort, 0.5),
+            (self.abort, 0.2),
             (self.step_engine, 5),
             (machine.tick, 2),
             (self.complete, 8),
@@ -152,7 +152,11 @@ class EngineWorld:
 
     def abort(self) -> bool:
         """Somebody goes away: who waits, who runs, or, now and then, who has gone."""
-        known = list(self.machine.live) or list(self.machine.prompts)
+        known = [
+            request.id for request in self.machine.live.values() if request.id not in self.machine.scheduler.waiting
+        ]
+        if self.rng.random() < 0.2 or not known:
+            known = list(self.machine.prompts)
         if not known:
             return False
         self.machine.abort(self.rng.choice(known))

@@ -303,6 +303,16 @@ class Machine:
         self._device_leaves.check()
         self._host_leaves.check()
         self._check_locks()
+        self._check_deadline()
+
+    def _check_deadline(self) -> None:
+        """L5: an engine with nothing to do sleeps until the first deadline, and must not miss one."""
+        storage = self.cache.storage
+        if storage is not None:
+            waiting = self.cache.ledger.prefetching.values()
+            deadlines = [storage.policy.deadline_s(prefetch) for prefetch in waiting]
+            first = min((deadline_s for deadline_s in deadlines if deadline_s is not None), default=None)
+            _require(storage.next_deadline_s() == first, f"L5: the next deadline is {first}")
 
     def _check_locks(self) -> None:
         """L3: a node is locked once for every lease, write and load at it or below it, and for nothing else."""

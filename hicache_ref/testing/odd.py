@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..control.policies import EvictionPolicy, WritePolicy
+from ..control.policies import EvictionPolicy, FetchState, PrefetchPolicy, WritePolicy
 from ..control.tree import Node
 
 
@@ -78,5 +78,21 @@ class EverySecondHit:
         return node.hits % 2 == 0
 
 
+class ByTheRest:
+    """A deadline that comes nearer with every page that arrives."""
+
+    name = "by_the_rest"
+
+    def may_stop(self, fetch: FetchState, now_s: float) -> bool:
+        deadline_s = self.deadline_s(fetch)
+        return deadline_s is not None and (now_s >= deadline_s or fetch.good_pages == fetch.hit_pages)
+
+    def deadline_s(self, fetch: FetchState) -> float | None:
+        if fetch.started_s is None or not fetch.hit_pages:
+            return None
+        return fetch.started_s + 0.25 * (fetch.hit_pages - fetch.good_pages)
+
+
 ODD_EVICTION: list[EvictionPolicy] = [SmallestFirst(), BackedUpFirst(), UnbackedFirst(), AllEqual()]
 ODD_WRITE: list[WritePolicy] = [Both(), EverySecondHit()]
+ODD_PREFETCH: list[PrefetchPolicy] = [ByTheRest()]

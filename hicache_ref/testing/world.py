@@ -20,7 +20,7 @@ from ..policy.eviction import EVICTION
 from ..policy.prefetch import PREFETCH
 from ..policy.write import WRITE
 from .machine import FOREVER_S, Machine
-from .odd import ODD_EVICTION, ODD_WRITE
+from .odd import ODD_EVICTION, ODD_PREFETCH, ODD_WRITE
 from .session import Setup
 
 STEPS = 200
@@ -65,7 +65,7 @@ def random_setup(rng: Random, **fixed: Any) -> Setup:
         "changes": random_knobs(rng),
         "write": rng.choice(["write_through", "write_back", *WRITE, *ODD_WRITE]),
         "eviction": rng.choice(["lru", *EVICTION, *ODD_EVICTION]),
-        "prefetch": rng.choice([None, *PREFETCH]),
+        "prefetch": rng.choice([None, *PREFETCH, *ODD_PREFETCH]),
         "page_tokens": page_tokens,
         "l1_pages": l1_pages,
         "l2_pages": l2_pages,

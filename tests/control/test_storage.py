@@ -124,8 +124,9 @@ def test_which_node_needs_the_host_copy_is_a_rule(query_first, asked):
     machine.drain()
 
 
-def test_threshold_is_for_the_answer_too():
-    machine = with_l3(prefetch_threshold_tokens=3)
+@pytest.mark.parametrize("page_tokens", [1, 16])
+def test_threshold_is_for_the_answer_too(page_tokens):
+    machine = with_l3(page_tokens=page_tokens, prefetch_threshold_tokens=3 * page_tokens)
     machine.store_has([0, 0])
     rid = machine.arrive([0, 0, 0, 0])
     machine.pump()
@@ -228,7 +229,9 @@ def test_a_fetch_that_falls_short_is_not_waited_for(query_first):
     machine.store_lies([0, 0, 0, 0])
     rid = machine.arrive([0, 0, 0, 0])
     answer(machine)
+    assert not machine.cache.storage.ready(rid, machine.now_s)
     machine.complete(*machine.in_flight(OpKind.FETCH))
+    assert machine.cache.storage.ready(rid, machine.now_s)
     assert machine.poll(rid)
     assert machine.cache.tree.peek(None, machine.key([0, 0, 0, 0])) == (0, 2)
     assert machine.cache.counters.prefetch_failed == 2
@@ -336,11 +339,11 @@ def test_pages_that_are_in_the_tree_already_are_given_back():
     machine.drain()
 
 
-@pytest.mark.parametrize(("refills", "kept"), [(False, 1), (True, 3)])
-def test_refilling_nodes_that_are_on_the_device_only_is_a_rule(refills, kept):
-    """Else their pages are duplicates, and what is new hangs below a node without a host copy."""
+@pytest.mark.parametrize(("write", "refills", "kept"), [("none", False, 1), ("none", True, 3), ("write_back", True, 1)])
+def test_refilling_nodes_that_are_on_the_device_only_is_a_rule(write, refills, kept):
+    """Else, and under write_back, their pages are duplicates, and new ones hang below a node without a host copy."""
     changes = {"prefetch_refills_device_only": refills}
-    machine = with_l3(write="none", prefetch_threshold_tokens=3, changes=changes)
+    machine = with_l3(write=write, prefetch_threshold_tokens=3, changes=changes)
     rid, fetch = fetching(machine, [0, 0, 1])
     machine.complete(fetch)
     machine.serve([0, 0])  # too short to be asked for: computed
@@ -448,6 +451,11 @@ def test_a_store_in_flight_holds_its_pages_in_l2():
 
 
 def test_limits_are_in_tokens():
+    machine = with_l3(page_tokens=16, prefetch_threshold_tokens=33)
+    machine.store_has([0, 0, 0])
+    machine.arrive([0, 0, 0])
+    answer(machine)
+    assert machine.in_flight(OpKind.FETCH), "3 pages are 48 tokens"
     machine = with_l3(page_tokens=16, prefetch_threshold_tokens=33, prefetch_capacity_tokens=1)
     machine.arrive([0, 0])
     assert refusals(machine) == {Refusal.SHORT.name: 1}

@@ -9,7 +9,7 @@ from hicache_ref.policy.prefetch import PREFETCH, Timeout, complete
 from hicache_ref.policy.write import WRITE, WriteBack
 from hicache_ref.testing import ContractBroken, EvictionContract, FuzzFailure, PrefetchContract, WriteContract
 from hicache_ref.testing.contracts import Fetch
-from hicache_ref.testing.odd import ODD_EVICTION, ODD_WRITE
+from hicache_ref.testing.odd import ODD_EVICTION, ODD_PREFETCH, ODD_WRITE
 
 
 def suite(contract, name, policy):
@@ -27,6 +27,8 @@ for odd_write in ODD_WRITE:
     globals()[f"TestWrite_{odd_write.name}"] = suite(WriteContract, odd_write.name, type(odd_write))
 for name in PREFETCH:
     globals()[f"TestPrefetch_{name}"] = suite(PrefetchContract, name, partial(PREFETCH.make, name))
+for odd_prefetch in ODD_PREFETCH:
+    globals()[f"TestPrefetch_{odd_prefetch.name}"] = suite(PrefetchContract, odd_prefetch.name, type(odd_prefetch))
 TestPrefetch_timeout_of_request = suite(
     PrefetchContract, "timeout_of_request", partial(Timeout, base_s=0.5, per_page_s=0.125, of_request=True)
 )

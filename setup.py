@@ -1,0 +1,26 @@
+"""Builds the package; with HICACHE_COMPILE=1 its hot modules are compiled from the same source by mypyc.
+
+Without it, or without a C compiler, the package is pure Python and does the same, slower. Compiling needs mypy where
+the build runs: `pip install mypy && HICACHE_COMPILE=1 pip install --no-build-isolation .`
+"""
+
+import os
+from glob import glob
+
+from setuptools import setup
+
+UNCOMPILED = ("__init__.py", "errors.py", "invariants.py", "policies.py")
+"""What users subclass, and what is never hot."""
+HOT = [path for path in sorted(glob("hicache_ref/control/*.py")) if not path.endswith(UNCOMPILED)]
+HOT += [f"hicache_sim/{name}.py" for name in ("arrivals", "compute", "links", "misses", "plane", "run", "stores")]
+
+
+def extensions() -> list:
+    if os.environ.get("HICACHE_COMPILE") != "1":
+        return []
+    from mypyc.build import mypycify
+
+    return mypycify(HOT, opt_level="3")
+
+
+setup(ext_modules=extensions())
