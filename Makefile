@@ -34,7 +34,7 @@ fast: $(FAST)/.installed
 $(FAST)/.installed: setup.py pyproject.toml $(wildcard hicache_ref/*/*.py hicache_sim/*.py workloads/*.py)
 	$(PYTHON) -m venv $(FAST)
 	$(FAST)/bin/python -m pip install --quiet --upgrade pip
-	$(FAST)/bin/python -m pip install --quiet setuptools wheel 'mypy>=1.11' numpy simpy
+	$(FAST)/bin/python -m pip install --quiet --upgrade setuptools wheel 'mypy>=1.11' numpy simpy
 	HICACHE_COMPILE=1 $(FAST)/bin/python -m pip install --quiet --no-build-isolation .
 	touch $@
 

@@ -68,6 +68,10 @@ class Running:
         self.sync(request)
         del self._members[request.id]
 
+    def arrange(self, order: list[Active]) -> None:
+        """From now on they stand in this order."""
+        self._members = {request.id: self._members[request.id] for request in order}
+
     def sync(self, request: Active) -> None:
         """Bring the fields of `request` up to date."""
         _, joined = self._members[request.id]
@@ -80,14 +84,14 @@ class Running:
         self._clock += steps
 
     def ended(self) -> list[Active]:
-        """Those that have produced all their tokens, in the order of their ends."""
+        """Those that have produced all their tokens by this step, in the order in which they joined."""
         over: dict[int, Active] = {}
         while self._ends and self._ends[0][0] <= self._clock:
             _, request_id = heapq.heappop(self._ends)
             # One that left and came back has two ends on the heap, which may be the same.
             if request_id in self._members and self._steps_left(request_id) <= 0:
                 over[request_id] = self._members[request_id][0]
-        return list(over.values())
+        return list(over.values()) if len(over) < 2 else [request for request in self if request.id in over]
 
     # Sums
 

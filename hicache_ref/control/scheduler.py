@@ -289,8 +289,8 @@ class Scheduler:
     # Arriving and leaving
 
     def longest_prompt_tokens(self) -> int:
-        """Longer prompts are rejected (upstream's `max_req_input_len`)."""
-        return self._longest_request_tokens() - 5
+        """Longer prompts are rejected: those of upstream's `max_req_input_len` and beyond."""
+        return self._longest_request_tokens() - 6
 
     def _longest_request_tokens(self) -> int:
         pool = self.cache.l1.pages * self._page
@@ -299,11 +299,10 @@ class Scheduler:
 
     def enqueue(self, request: Active, now_s: float) -> None:
         """A request arrives: rejected, or queued, and its prefetch started."""
-        longest = self._longest_request_tokens()
-        if request.input_tokens > longest - 5:
+        if request.input_tokens > self.longest_prompt_tokens():
             self._end(request, Stage.REJECTED, now_s)
             return
-        room = longest - request.input_tokens - 1
+        room = self._longest_request_tokens() - request.input_tokens - 1
         request.max_new_tokens = min(request.max_new_tokens, room)
         request.output_tokens = max(1, min(request.output_tokens, request.max_new_tokens))
         self._queue(request, now_s)
@@ -511,13 +510,17 @@ class Scheduler:
 
     def form_decode(self, now_s: float) -> Generator[Wait, None, Decode | None]:
         """The running requests, for as many steps as nothing changes; None if none can run."""
+        before = self.retracted
         yield from self._make_decode_room(now_s)
-        running = self.running
+        running, retracted = self.running, self.retracted > before
         if not running:
             return None
-        steps = self._steps_within_room(running.steps_to_end())
+        # Those sent back wait, and with them out of the way somebody may be admitted after the next step.
+        steps = self._steps_within_room(1 if retracted else running.steps_to_end())
         if steps == 0:
             return None
+        if not retracted:
+            self._decay_ratio(1)
         self._grow(steps)
         return Decode(running, len(running), steps, running.context_tokens)
 
@@ -541,31 +544,35 @@ class Scheduler:
 
     def _retract(self, now_s: float) -> Generator[Wait, None, None]:
         """Send requests back to the queue, those with the least output first, until a step fits."""
-        limits = self.limits
-        order = sorted(self.running, key=lambda r: (self.running.produced(r), -r.input_tokens), reverse=True)
+        limits, running = self.limits, self.running
+        order = sorted(running, key=lambda r: (running.produced(r), -r.input_tokens), reverse=True)
         if len(order) == 1:
             return
+        gone = []
         while len(order) > 1:
             request = order.pop()
-            self.running.leave(request)
-            self._send_back(request, now_s)
+            running.leave(request)
+            self._send_back(request)
+            gone.append(request)
             yield from self._evict_for(-(-len(order) * limits.retract_decode_steps // self._page))
-            need = self.running.pages_for(1)
+            need = running.pages_for(1)
             yield from self._evict_for(need)
             if need <= self.cache.l1.free:
                 break
-        decoded = sum(self.running.produced(r) for r in self.running) + limits.retract_decode_steps * len(self.running)
-        self.new_token_ratio = min(1.0, decoded / (sum(r.max_new_tokens for r in self.running) + 1))
+        running.arrange(order)
+        decoded = sum(map(running.produced, running)) + limits.retract_decode_steps * len(running)
+        self.new_token_ratio = min(1.0, decoded / (sum(r.max_new_tokens for r in running) + 1))
+        self.full = False
+        for request in gone:
+            self._queue(request, now_s)
 
-    def _send_back(self, request: Active, now_s: float) -> None:
+    def _send_back(self, request: Active) -> None:
         assert request.lease is not None
         discard(self.cache, request.lease)
         request.lease = None
         request.kv_tokens = 0
         request.retractions += 1
         self.retracted += 1
-        self.full = False
-        self._queue(request, now_s)
 
     def give_up_one(self, now_s: float) -> bool:
         """The last resort when nothing can go on and nothing is in flight that could make room.
@@ -640,7 +647,7 @@ class Scheduler:
 
     def decoded(self, batch: Decode, steps: int, now_s: float) -> None:
         """A decode batch is done, or was stopped after `steps` steps."""
-        self.new_token_ratio = max(self.new_token_ratio - self._decay * steps, self._min_ratio)
+        self._decay_ratio(steps - 1)
         self._shrink(steps, batch.steps)
         self.running.advance(steps)
         over = self.running.ended()
@@ -651,6 +658,10 @@ class Scheduler:
             self._finish(request, now_s)
         if over:
             self.full = False
+
+    def _decay_ratio(self, steps: int) -> None:
+        """Upstream does it before each step, but not where it has sent requests back."""
+        self.new_token_ratio = max(self.new_token_ratio - self._decay * steps, self._min_ratio)
 
     def _commit(self, request: Active, chunked: bool) -> None:
         assert request.lease is not None

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..control.policies import EvictionPolicy, FetchState, PrefetchPolicy, WritePolicy
 from ..control.tree import Node
+from ..policy.prefetch import complete
 
 
 class SmallestFirst:
@@ -85,7 +86,7 @@ class ByTheRest:
 
     def may_stop(self, fetch: FetchState, now_s: float) -> bool:
         deadline_s = self.deadline_s(fetch)
-        return deadline_s is not None and (now_s >= deadline_s or fetch.good_pages == fetch.hit_pages)
+        return complete(fetch) or (deadline_s is not None and now_s >= deadline_s)
 
     def deadline_s(self, fetch: FetchState) -> float | None:
         if fetch.started_s is None or not fetch.hit_pages:

@@ -256,6 +256,17 @@ def test_backup_of_ancestors_is_a_rule(ancestors, backed_up):
     machine.drain()
 
 
+@pytest.mark.parametrize(("knob", "evicted"), [(False, 4), (True, 2)])
+def test_a_backup_evicts_what_it_needs_or_what_is_missing(knob, evicted):
+    """Of 6 pages 2 are free and 4 are needed."""
+    machine = Machine(Setup(l1_pages=4, l2_pages=6, changes={"evict_shortfall_only": knob}))
+    for prompt in ([0, 0], [1, 1], [2] * 4):
+        machine.serve(prompt)
+        machine.settle()
+    assert machine.cache.counters.evicted_l2 == evicted
+    machine.drain()
+
+
 def test_l2_of_nothing_is_a_plain_radix_cache():
     machine = Machine(Setup(write="write_through", l1_pages=4, l2_pages=0))
     for prompt in ([0, 0], [0, 1], [2, 2, 2], [0, 0]):
@@ -353,9 +364,12 @@ def test_two_requests_that_compute_the_same_pages_keep_one_copy():
     machine.drain()
 
 
-def test_computing_evicted_pages_again_puts_them_back_on_the_device():
-    """An insert finds its pages on the host only: they take the request's slots, and keep their host copy."""
-    machine = Machine(Setup(l1_pages=4, l2_pages=16, load_back_threshold_tokens=100))
+@pytest.mark.parametrize(("knob", "hits"), [(False, 1), (True, 2)])
+def test_computing_evicted_pages_again_puts_them_back_on_the_device(knob, hits):
+    """An insert finds its pages on the host only: they take the request's slots, and keep their host copy. Whether that
+    is a hit is a rule."""
+    changes = {"refill_counts_hit": knob}
+    machine = Machine(Setup(l1_pages=4, l2_pages=16, load_back_threshold_tokens=100, changes=changes))
     machine.serve([0, 0])
     machine.settle()
     machine.serve([1] * 4)
@@ -365,6 +379,7 @@ def test_computing_evicted_pages_again_puts_them_back_on_the_device():
     node = node_of(machine, 0, 0)
     assert node.device is not None
     assert node.host is not None
+    assert node.hits == hits
     machine.drain()
 
 

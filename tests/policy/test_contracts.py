@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 
+from hicache_ref.control.tree import Node
 from hicache_ref.policy.eviction import EVICTION, Lru
 from hicache_ref.policy.prefetch import PREFETCH, Timeout, complete
 from hicache_ref.policy.write import WRITE, WriteBack
@@ -166,6 +167,35 @@ def test_a_bad_prefetch_policy_is_found(policy, test, words):
 
 
 # Single answers
+
+
+def a_node(node_id: int, **fields: int) -> Node:
+    node = Node(node_id, None, None, b"", 0)
+    for name, value in fields.items():
+        setattr(node, name, value)
+    return node
+
+
+@pytest.mark.parametrize(
+    ("policy", "order"),
+    [
+        ("lru", [3, 1, 2, 4]),
+        ("lfu", [4, 1, 3, 2]),
+        ("fifo", [2, 1, 4, 3]),
+        ("mru", [4, 2, 1, 3]),
+        ("filo", [3, 4, 1, 2]),
+        ("priority", [1, 2, 3, 4]),
+        ("slru", [1, 4, 3, 2]),
+    ],
+)
+def test_who_goes_first(policy, order):
+    nodes = [
+        a_node(1, last_access=2, hits=1, created=7, priority=0),
+        a_node(2, last_access=3, hits=2, created=6, priority=0),
+        a_node(3, last_access=1, hits=2, created=9, priority=5),
+        a_node(4, last_access=4, hits=0, created=8, priority=5),
+    ]
+    assert [node.id for node in sorted(nodes, key=EVICTION.make(policy).rank)] == order
 
 
 def test_timeout_grows_with_the_hit_or_with_the_request():
