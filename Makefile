@@ -35,6 +35,7 @@ $(FAST)/.installed: setup.py pyproject.toml $(wildcard hicache_ref/*/*.py hicach
 	$(PYTHON) -m venv $(FAST)
 	$(FAST)/bin/python -m pip install --quiet --upgrade pip
 	$(FAST)/bin/python -m pip install --quiet --upgrade setuptools wheel 'mypy>=1.11' numpy simpy
+	rm -rf build
 	HICACHE_COMPILE=1 $(FAST)/bin/python -m pip install --quiet --no-build-isolation .
 	touch $@
 

@@ -279,7 +279,7 @@ class EngineMachine:
 
     def check(self) -> None:
         """Raises LawBroken. In the middle of a step only what memory holds can be told."""
-        self.memory.check(self.cache)
+        self.memory.check(self.cache, self._page_called)
         self._device_leaves.check()
         self._host_leaves.check()
         if self._step is None:

@@ -299,7 +299,7 @@ class Machine:
     def check(self) -> None:
         """The laws that hold between any two calls. Raises LawBroken."""
         invariants.check(self.cache)
-        self.memory.check(self.cache)
+        self.memory.check(self.cache, self._page_called)
         self._device_leaves.check()
         self._host_leaves.check()
         self._check_locks()

@@ -8,7 +8,8 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -45,17 +46,23 @@ class ShadowMemory:
         self.l2 = np.full(l2_pages, GARBAGE)
         self._identities = identities
 
-    def check(self, cache: HiCache) -> None:
-        """L10: every page of the tree that is settled on a level is there as its key says. Raises LawBroken."""
+    def check(self, cache: HiCache, page_called: Mapping[Any, int] | None = None) -> None:
+        """L10: every page of the tree that is settled on a level is there as its key says, and bears its own name.
+
+        `page_called`: the page behind each name, where names are to be checked. Raises LawBroken.
+        """
         for node, pages in self._pages_of_nodes(cache):
+            if page_called is not None and node.names is not None:
+                named = [page_called.get(name) for name in node.names]
+                _require(named == pages, f"L10: node {node.id} bears the names of pages {named}, not {pages}")
             if node.device is not None and node.load is None:
-                self._require(self.l1, node.device, pages, f"L1 slots of node {node.id}")
+                self._holds(self.l1, node.device, pages, f"L1 slots of node {node.id}")
             if node.host is not None and node.write is None:
-                self._require(self.l2, node.host, pages, f"L2 slots of node {node.id}")
+                self._holds(self.l2, node.host, pages, f"L2 slots of node {node.id}")
 
     def check_device(self, slots: Slots, pages: list[int], whose: str) -> None:
         """L10 for device slots that are about to be computed from."""
-        self._require(self.l1, slots, pages, whose)
+        self._holds(self.l1, slots, pages, whose)
 
     def _pages_of_nodes(self, cache: HiCache) -> Iterator[tuple[Node, list[int]]]:
         """Every node with the identities of its pages."""
@@ -66,7 +73,11 @@ class ShadowMemory:
             last[node.id] = pages[-1]
             yield node, pages
 
-    def _require(self, level: Slots, slots: Slots, pages: list[int], whose: str) -> None:
+    def _holds(self, level: Slots, slots: Slots, pages: list[int], whose: str) -> None:
         held = level[slots].tolist()
-        if held != pages:
-            raise LawBroken(f"L10: {whose} hold pages {held}, not {pages} (-1: garbage)")
+        _require(held == pages, f"L10: {whose} hold pages {held}, not {pages} (-1: garbage)")
+
+
+def _require(holds: bool, words: str) -> None:
+    if not holds:
+        raise LawBroken(words)

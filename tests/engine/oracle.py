@@ -4,7 +4,7 @@ Rules of this file
 - Everything is counted in tokens and done anew at every step, as v0.5.7's scheduler loop does: nothing is kept that can
   be counted, no step is skipped. The cache underneath is ours, which golden files judge.
 - Transfers are over before they are asked about, in the oracle as in the engine it is compared with.
-- A trace names what was computed: ("prefill", ((id, before, new), …), free pages) and ("decode", ids, steps, ratio).
+- A trace names what was computed: ("prefill", ((id, before, new), …), room) and ("decode", ids, steps, ratio).
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class Outcome:
     """(id, tokens made, times sent back), in order."""
     died: bool = False
 
-    def prefill(self, spans: list[tuple[int, int, int]], free: int) -> None:
-        self.trace.append(("prefill", tuple(spans), free))
+    def prefill(self, spans: list[tuple[int, int, int]], room: int) -> None:
+        self.trace.append(("prefill", tuple(spans), room))
 
     def decode(self, ids: list[int], steps: int, ratio: float) -> None:
         """Decode steps of the same requests are one entry."""
@@ -222,7 +222,7 @@ class Oracle:
         self.cache.start_loading()
         self.alloc_for_extend(adder.can_run)
         spans = [(req.id, req.prefix, req.extend) for req in adder.can_run]
-        self.outcome.prefill(spans, self.cache.l1.free)
+        self.outcome.prefill(spans, room(self.cache))
         return adder.can_run
 
     def match(self, req: Req) -> None:
@@ -437,6 +437,12 @@ def common(a: bytes, b: bytes) -> int:
     return next((at for at, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)) // ATOM_BYTES)
 
 
+def room(cache: HiCache) -> int:
+    """Pages of L1 that are free or could be. Not the free alone: at each step upstream looks again for the page a
+    request that it wants in reserve, which the engine looks for once a batch, so it may evict the same a step later."""
+    return cache.l1.free + cache.tree.evictable
+
+
 # Transfers that take no time
 
 
@@ -504,7 +510,7 @@ class Instant:
                 self.batch = op
                 if isinstance(op.batch, Prefill):
                     spans = [(r.id, *span) for r, span in zip(op.batch.requests, op.batch.spans, strict=True)]
-                    self.outcome.prefill(spans, self.engine.cache.l1.free)
+                    self.outcome.prefill(spans, room(self.engine.cache))
             else:
                 self.engine.on(Completion(op.id, op.pages))
 
