@@ -21,6 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 FAST_PYTHON = "HICACHE_FAST_PYTHON"
 """Environment variable: the interpreter of a compiled build, if there is one."""
 
+OURS = "hicache"
+"""Under `who`, rows of all tables say whose figures they are; ours begin like this."""
+
 Row = dict[str, Any]
 
 
@@ -108,7 +111,8 @@ class Build:
 def builds() -> list[Build]:
     """This one, and the compiled one if there is any; the fastest last."""
     fast = os.environ.get(FAST_PYTHON)
-    return [Build("pure Python", sys.executable)] + ([Build("compiled", str(Path(fast).absolute()))] if fast else [])
+    own = Build(OURS, sys.executable)
+    return [own, Build(OURS + ", compiled", str(Path(fast).absolute()))] if fast else [own]
 
 
 def show(argv: Sequence[str]) -> str:
@@ -140,7 +144,8 @@ def text(table: Table) -> str:
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     right = [all(not isinstance(row[name], str) for row in table.rows) for name in names]
     lines = [
-        "| " + " | ".join(cell.rjust(w) if r else cell.ljust(w) for cell, w, r in zip(line, widths, right, strict=True))
+        "| "
+        + " | ".join(cell.rjust(w) if r else cell.ljust(w) for cell, w, r in zip(line, widths, right, strict=True))
         + " |"
         for line in cells
     ]
@@ -151,6 +156,8 @@ def text(table: Table) -> str:
 def _cell(value: Any) -> str:
     if value is None:
         return "–"
+    if isinstance(value, dict) and value["low"] == value["high"]:
+        return _cell(value["median"])
     if isinstance(value, dict):
         return f"{_cell(value['median'])} ({_cell(value['low'])} to {_cell(value['high'])})"
     if isinstance(value, float):

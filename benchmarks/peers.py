@@ -12,9 +12,8 @@ import sys
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from .measure import ROOT
+from .measure import ROOT, show
 
 FOLDER = ROOT / ".venv-bench"
 SGLANG = "sglang==0.5.7"
@@ -37,8 +36,7 @@ class Peer:
 def sglang(install: bool) -> Peer:
     """The wheel's sources, unpacked, and a torch to import them with. Missing: no network, no wheel."""
     source = FOLDER / "sglang-0.5.7"
-    # torch before anything else, so that nothing else decides on its version.
-    python = _environment("sglang", install, [TORCH], ["numpy"])
+    python = _environment("sglang", install, [TORCH])
     if not source.exists():
         _allowed(install, SGLANG)
         _pip(python, "download", "--no-deps", "--dest", str(FOLDER), SGLANG)
@@ -50,7 +48,9 @@ def sglang(install: bool) -> Peer:
 def dynamo(install: bool) -> Peer:
     """Dynamo's offline replay with only what that imports. Missing: no network, no wheel for this machine."""
     bare = ["--no-deps", f"ai-dynamo=={DYNAMO}", f"ai-dynamo-runtime=={DYNAMO}"]
-    return Peer(_environment("dynamo", install, bare, ["pydantic", "uvloop", "numpy", "transformers", "tqdm", "msgspec"]))
+    return Peer(
+        _environment("dynamo", install, bare, ["pydantic", "uvloop", "numpy", "transformers", "tqdm", "msgspec"])
+    )
 
 
 def _environment(name: str, install: bool, *packages: Sequence[str]) -> str:
@@ -76,8 +76,9 @@ def _pip(python: str, *arguments: str) -> None:
 
 
 def _command(*argv: str) -> None:
-    print("setting up:", *argv[1:], file=sys.stderr)
+    line = show(argv)
+    print("setting up:", line, file=sys.stderr)
     done = subprocess.run(argv, capture_output=True, text=True)
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines()
-        raise Missing(f"`{' '.join(argv[1:])}` failed: {lines[-1] if lines else done.returncode}")
+        raise Missing(f"`{line}` failed: {lines[-1] if lines else done.returncode}")

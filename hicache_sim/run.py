@@ -12,6 +12,7 @@ Rules of this file
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, Protocol
 
@@ -197,7 +198,7 @@ class Simulation:
         deadline_s = self.engine.next_deadline_s()
         if deadline_s is not None and deadline_s != self._alarm_s:
             self._alarm_s = deadline_s
-            Timeout(self.env, max(deadline_s - self.env.now, 0.0)).callbacks.append(self._on_alarm)
+            Timeout(self.env, _delay_s(self.env.now, deadline_s)).callbacks.append(self._on_alarm)
 
     def _collect_ended(self) -> None:
         for request in self.engine.scheduler.take_ended():
@@ -212,3 +213,11 @@ class Simulation:
             self._schedule_step()
         elif batch.may_stop and self._step is None:
             self._tick()
+
+
+def _delay_s(now_s: float, at_s: float) -> float:
+    """The delay that ends at `at_s` or just after: a deadline that is met a rounding too early never passes."""
+    delay_s = max(at_s - now_s, 0.0)
+    while now_s + delay_s < at_s:
+        delay_s = math.nextafter(delay_s + math.ulp(now_s), math.inf)
+    return delay_s

@@ -37,9 +37,10 @@ def serve(cache: HiCache, key: bytes) -> int:
     try:
         next(steps)
     except StopIteration as stop:
-        admission = stop.value
+        admission: lease.Admission = stop.value
     else:
         raise RuntimeError("a plain radix cache never waits")
+    assert admission.lease is not None
     lease.release(cache, admission.lease)
     return admission.match.device_pages
 

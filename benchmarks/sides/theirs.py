@@ -8,7 +8,7 @@ SOURCE is the folder that holds the wheel's `sglang/`. Prints what it took and w
 Rules of this file
 - Glue only: whatever decides is imported from the wheel. What needs a GPU or the rest of the server is replaced by as
   little as it takes: copies move nothing and are done at once.
-- Whatever is ours must cost next to nothing: slots are a stack in a tensor, and reading input is not counted.
+- Slots come from the wheel's own pools. Reading input is not counted.
 """
 
 from __future__ import annotations
@@ -21,42 +21,12 @@ import sys
 import time
 import types
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 
 BLOCK_TOKENS = 512
-
-
-class Slots:
-    """A pool of token slots, with the little that both caches ask of one."""
-
-    device = "cpu"
-    layer_num = 1
-    layout = "layer_first"
-
-    def __init__(self, size: int, page: int) -> None:
-        self.size, self.page_size = size, page
-        self.clear()
-
-    def clear(self) -> None:
-        self._stack = torch.arange(self.size - 1, -1, -1, dtype=torch.int64)
-        self._free = self.size
-
-    def available_size(self) -> int:
-        return self._free
-
-    def alloc(self, size: int) -> Any:
-        if size > self._free:
-            return None
-        self._free -= size
-        return self._stack[self._free : self._free + size].clone()
-
-    def free(self, slots: Any) -> int:
-        self._stack[self._free : self._free + len(slots)] = slots
-        self._free += len(slots)
-        return len(slots)
 
 
 class Done:
@@ -77,7 +47,7 @@ class Streams:
     class Stream:
         def wait_event(self, _: Any) -> None: ...
 
-    class stream:  # noqa: N801
+    class stream:
         def __init__(self, _: Any) -> None: ...
         def __enter__(self) -> None: ...
         def __exit__(self, *_: Any) -> None: ...
@@ -85,42 +55,55 @@ class Streams:
     current_stream = Stream
 
 
-class Named:
-    """A class that is only named: never made, or made and never asked anything."""
-
-    def __init__(self, *_: Any, **__: Any) -> None: ...
-
-
 def install(source: str) -> None:
-    """Make `sglang.srt.mem_cache` importable: packages without their `__init__`, stand-ins for the rest."""
+    """Make `sglang.srt.mem_cache` importable: packages without their `__init__`, stand-ins for what is around it."""
     for package in ("", ".srt", ".srt.mem_cache", ".srt.managers"):
         module = types.ModuleType("sglang" + package)
         module.__path__ = [f"{source}/sglang{package.replace('.', '/')}"]
         sys.modules[module.__name__] = module
-    for package in ("disaggregation", "layers", "metrics"):
-        stand_in(package).__path__ = []  # type: ignore[attr-defined]
-    names = ("AllBlocksCleared", "BlockRemoved", "BlockStored")
-    stand_in("disaggregation.kv_events", **{name: Named for name in names})
-    stand_in("metrics.collector", StorageMetricsCollector=Named, RadixCacheMetricsCollector=Named)
-    stand_in("utils", get_device_module=lambda: Streams)
-    one, none = (lambda *_: 1), (lambda *_: 0)
-    stand_in("distributed", get_tensor_model_parallel_rank=none, get_tensor_model_parallel_world_size=one)
-    ranks = {"get_attention_dp_rank": none, "get_attention_tp_rank": none, "get_attention_tp_size": one}
-    stand_in("layers.dp_attention", is_dp_attention_enabled=lambda: False, **ranks)
-    stand_in("mem_cache.utils", convert_to_bigram_key=None)
-    stand_in("mem_cache.allocator", BaseTokenToKVPoolAllocator=Named)
-    device, host = type("MHA", (), {}), type("MHAHost", (), {})
-    others = {"MLATokenToKVPool": type("MLA", (), {}), "KVCache": Named, "ReqToTokenPool": Named}
-    stand_in("mem_cache.memory_pool", MHATokenToKVPool=device, **others)
-    stand_in("mem_cache.memory_pool_host", MHATokenToKVPoolHost=host, MLATokenToKVPoolHost=Named, HostKVCache=Named)
+    no, one = (lambda *_, **__: False), (lambda *_, **__: 1)
+    triton = stand_in("triton", jit=lambda kernel: kernel)
+    triton.language = stand_in("triton.language", constexpr=int)
+    stand_in("psutil", virtual_memory=lambda: types.SimpleNamespace(available=1 << 60))
+    for name, what in {
+        "srt.disaggregation.kv_events": ("AllBlocksCleared", "BlockRemoved", "BlockStored"),
+        "srt.metrics.collector": ("StorageMetricsCollector", "RadixCacheMetricsCollector"),
+        "srt.mem_cache.memory_pool": ("KVCache", "MHATokenToKVPool", "MLATokenToKVPool", "ReqToTokenPool", "SWAKVPool"),
+        "srt.mem_cache.utils": ("convert_to_bigram_key",),
+    }.items():
+        stand_in("sglang." + name, **{each: type(each, (), {}) for each in what})
+    kernels = dict.fromkeys(("transfer_hicache_all_layer", "transfer_hicache_one_layer"))
+    stand_in("sglang.jit_kernel.hicache", can_use_hicache_jit_kernel=no, **kernels)
+    # On an XPU the host pool wants no kernels of CUDA's.
+    platform = {
+        "is_cuda": no,
+        "is_npu": no,
+        "is_xpu": one,
+        "get_bool_env_var": no,
+        "get_device_module": lambda: Streams,
+    }
+    stand_in("sglang.srt.utils", next_power_of_2=None, get_num_new_pages=None, **platform)
+    tp = {"get_tensor_model_parallel_rank": no, "get_tensor_model_parallel_world_size": one}
+    stand_in("sglang.srt.distributed", **tp)
+    ranks = {"get_attention_dp_rank": no, "get_attention_tp_rank": no, "get_attention_tp_size": one}
+    stand_in("sglang.srt.layers.dp_attention", is_dp_attention_enabled=no, **ranks)
     torch.distributed.get_world_size = one
 
 
-def stand_in(name: str, **contents: Any) -> types.ModuleType:
-    module = types.ModuleType("sglang.srt." + name)
+def stand_in(name: str, **contents: Any) -> Any:
+    module = types.ModuleType(name)
     module.__dict__.update(contents)
-    sys.modules[module.__name__] = module
+    sys.modules[name] = module
     return module
+
+
+def device_slots(size: int, page: int, pool: Any = None) -> Any:
+    """The wheel's pool of L1."""
+    from sglang.srt.mem_cache import allocator  # type: ignore[import-not-found,unused-ignore]
+
+    if page == 1:
+        return allocator.TokenToKVPoolAllocator(size, torch.int64, "cpu", pool, need_sort=False)
+    return allocator.PagedTokenToKVPoolAllocator(size, page, torch.int64, "cpu", pool, need_sort=False)
 
 
 # RadixCache
@@ -133,7 +116,7 @@ def radix(path: str, tokens: int, page: int) -> dict[str, Any]:
     with open(path, "rb") as file:
         words = array("I", file.read())
     prompts = [words[at : at + tokens].tolist() for at in range(0, len(words), tokens)]
-    slots = Slots(tokens * len(prompts), page)
+    slots = device_slots(tokens * len(prompts), page)
     tree = RadixCache.create_simulated(mock_allocator=slots, page_size=page)
 
     def serve(prompt: list[int]) -> int:
@@ -159,8 +142,7 @@ def hiradix(path: str, requests: int, l1: int, l2: int, page: int) -> dict[str, 
     """A trace, one request after the other: match, load back, lock, make room, insert, unlock."""
     from sglang.srt.mem_cache.radix_cache import RadixKey
 
-    slots = Slots(l1, page)
-    tree = tiers(slots, l2, page)
+    tree, slots = tiers(l1, l2, page)
     totals = dict.fromkeys(("requests", "rejected", "input", "device_hit", "host_hit", "loaded"), 0)
     spent_s = 0.0
     for prompt in prompts_of(path, requests, page):
@@ -192,31 +174,34 @@ def hiradix(path: str, requests: int, l1: int, l2: int, page: int) -> dict[str, 
     return {"cache_cpu_s": spent_s, "totals": totals}
 
 
-def tiers(slots: Slots, l2: int, page: int) -> Any:
-    """A HiRadixCache over two levels, write_through, lru."""
+def tiers(l1: int, l2: int, page: int) -> tuple[Any, Any]:
+    """A HiRadixCache over two levels, write_through, lru, and the slots of L1."""
     import sglang.srt.mem_cache.hiradix_cache as module  # type: ignore[import-not-found,unused-ignore]
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams  # type: ignore[import-not-found,unused-ignore]
 
     class Device(module.MHATokenToKVPool):  # type: ignore[misc,name-defined,unused-ignore]
-        device = "cpu"
-        layer_num = 1
+        """L1's memory: none."""
+
+        size, device, store_dtype = l1, "cpu", torch.uint8
+        layer_num = start_layer = end_layer = head_num = head_dim = 1
 
         def register_layer_transfer_counter(self, _: Any) -> None: ...
 
-    class Host(module.MHATokenToKVPoolHost, Slots):  # type: ignore[misc,name-defined,unused-ignore]
-        def __init__(self, *_: Any, **__: Any) -> None:
-            Slots.__init__(self, l2, page)
+    class Host(module.MHATokenToKVPoolHost):  # type: ignore[misc,name-defined,unused-ignore]
+        """L2: a byte a token, and no copies."""
+
+        def init_kv_buffer(self) -> Any:
+            return torch.empty((2, 1, self.size, 1, 1), dtype=torch.uint8)
 
         def backup_from_device_all_layer(self, *_: Any) -> None: ...
         def load_to_device_per_layer(self, *_: Any) -> None: ...
 
     module.MHATokenToKVPoolHost = Host
-    device = Device()
-    slots.get_kvcache = lambda: device  # type: ignore[attr-defined]
+    slots = device_slots(l1, page, Device())
     flags = types.SimpleNamespace(
         hicache_io_backend="kernel",
         hicache_mem_layout="layer_first",
-        hicache_ratio=l2 / slots.size,
+        hicache_ratio=l2 / l1,
         hicache_size=0,
         hicache_storage_backend=None,
         hicache_storage_backend_extra_config=None,
@@ -224,13 +209,13 @@ def tiers(slots: Slots, l2: int, page: int) -> Any:
         hicache_write_policy="write_through",
         served_model_name="none",
     )
-    return module.HiRadixCache(CacheInitParams(False, None, slots, page), flags)
+    return module.HiRadixCache(CacheInitParams(False, None, slots, page), flags), slots
 
 
 def prompts_of(path: str, requests: int, page: int) -> Iterator[list[int]]:
     """Whole pages of the trace's first prompts: block b stands for tokens 512 b to 512 b + 511."""
     with gzip.open(path, "rt") as lines:
-        for _, line in zip(range(requests), lines):
+        for _, line in zip(range(requests), lines, strict=False):
             row = json.loads(line)
             whole = row["input_length"] // page * page
             tokens = [t for b in row["hash_ids"] for t in range(b * BLOCK_TOKENS, (b + 1) * BLOCK_TOKENS)][:whole]
@@ -241,7 +226,8 @@ def prompts_of(path: str, requests: int, page: int) -> Iterator[list[int]]:
 def main(source: str, what: str, path: str, *numbers: str) -> None:
     torch.set_num_threads(1)
     install(source)
-    print(json.dumps({"radix": radix, "hiradix": hiradix}[what](path, *map(int, numbers))))
+    sides: dict[str, Callable[..., dict[str, Any]]] = {"radix": radix, "hiradix": hiradix}
+    print(json.dumps(sides[what](path, *map(int, numbers))))
 
 
 if __name__ == "__main__":

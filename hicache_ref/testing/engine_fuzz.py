@@ -56,7 +56,7 @@ def random_engine_setup(rng: Random, **fixed: Any) -> EngineSetup:
     page = cache.page_tokens
     pages = rng.choice({1: [12, 16, 24, 40], 4: [4, 6, 8, 12, 16]}.get(page, [2, 3, 4, 6, 8]))
     l2_pages = rng.choice([0, 1, pages // 2, pages, 2 * pages, 4 * pages])
-    drawn = {
+    drawn: dict[str, Any] = {
         "l1_pages": pages,
         "l2_pages": l2_pages,
         "keyspace": rng.choice(["tokens", "pairs", "atoms", "atom pairs"]),

@@ -415,7 +415,7 @@ class EngineMachine:
 
     def reports(self) -> list[tuple[Any, ...]]:
         """What became of each request, in the order of their ends: L7 compares it."""
-        return [tuple(getattr(request, name) for name in _REPORTED) + (request.stage.value,) for request in self.ended]
+        return [(request.stage.value, *(getattr(request, name) for name in _REPORTED)) for request in self.ended]
 
     # Within: the protocol
 

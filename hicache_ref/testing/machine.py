@@ -18,6 +18,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ..control import invariants
 from ..control.cache import HiCache
+from ..control.counters import Drop
 from ..control.evictable import EvictableLeaves
 from ..control.invariants import LawBroken
 from ..control.keys import ATOM_BYTES, TokenPages
@@ -305,6 +306,22 @@ class Machine:
         self._check_locks()
         self._check_deadline()
 
+    def _check_counters(self) -> None:
+        """What has left a level has gone somewhere, and what was decided has been told to the plane."""
+        counters, dropped = self.cache.counters, self.cache.counters.dropped
+        told: Counter[str] = Counter()
+        for kind, _, *rest in self.session.ops:
+            told[kind] += rest[0] if rest else 1
+        lost = dropped[Drop.L1_UNBACKED] + dropped[Drop.L2_FULL] + dropped[Drop.WRITE_FAILED]
+        for what, pages, others in (
+            ("left L1", counters.evicted_l1, counters.demoted + lost),
+            ("left L2", counters.evicted_l2, dropped[Drop.L2_EVICTED]),
+            ("backed up", counters.backed_up, told["BACKUP"]),
+            ("loaded", counters.loaded, told["LOAD"]),
+            ("stored or not", counters.stored + counters.store_failed, told["STORE"]),
+        ):
+            _require(pages == others, f"L12: {pages} pages {what}, but {others} are accounted for")
+
     def _check_deadline(self) -> None:
         """L5: an engine with nothing to do sleeps until the first deadline, and must not miss one."""
         storage = self.cache.storage
@@ -378,6 +395,7 @@ class Machine:
         _require(again.ops == self.session.ops, "L6: the log replays to other operations")
         everything = self.cache.host_slots(self.setup.l2_pages, Owner.TRANSIT, whole=False)
         _require(everything is not None, "L5: L2 cannot be emptied although nothing is held")
+        self._check_counters()
 
     def _take_l1(self, pages: int) -> None:
         """A request of `pages` unheard-of pages is admitted, and goes away.

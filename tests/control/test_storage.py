@@ -6,6 +6,7 @@ from hicache_ref.control.counters import Refusal
 from hicache_ref.control.types import OpKind
 from hicache_ref.policy.prefetch import Timeout
 from hicache_ref.testing import Machine, Setup
+from hicache_ref.testing.odd import ByTheRest
 
 BOTH = pytest.mark.parametrize("query_first", [False, True])
 
@@ -210,6 +211,22 @@ def test_timeout_is_from_the_first_blocked_poll_in_0_5_23():
     machine.drain()
 
 
+def test_deadlines_that_move_are_not_missed():
+    """An engine with nothing to do sleeps until the next one. This policy's comes nearer with every page."""
+    machine = with_l3(prefetch=ByTheRest())
+    near, fetch = fetching(machine, [0, 0, 0, 0])
+    storage = machine.cache.storage
+    assert storage.next_deadline_s() == 1.0
+    machine.advance(0.1)
+    fetching(machine, [1, 1])
+    assert storage.next_deadline_s() == 0.6
+    machine.progress(fetch, 2)
+    assert storage.next_deadline_s() == 0.5
+    machine.abort(near)
+    assert storage.next_deadline_s() == 0.6
+    machine.drain()
+
+
 def test_a_look_ends_nothing():
     machine = with_l3(prefetch="best_effort")
     rid, fetch = fetching(machine, [0, 0])
@@ -335,6 +352,8 @@ def test_pages_that_are_in_the_tree_already_are_given_back():
     assert machine.poll(rid)
     assert machine.cache.counters.prefetched == 1
     assert machine.cache.counters.prefetched_duplicate == 2
+    *_, last = machine.cache.tree.nodes()
+    assert list(last.names) == machine.cache.keys.chain(machine.key([0, 0, 0]), None)[2:]
     assert machine.cache.l2.free == free + 2
     machine.drain()
 
