@@ -21,14 +21,16 @@ RECENT = 64
 
 
 def speed_trace(folder: Path, requests: int, table: Table) -> Path:
-    """The trace on which speed is measured, or its beginning, written by another process."""
+    """The trace on which speed is measured, or its beginning, written by another process unless it is there."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"speed-{requests}.jsonl"
     code = "import sys, workloads; workloads.SpeedTrace(count=int(sys.argv[1])).write(sys.argv[2])"
-    argv = [sys.executable, "-c", code, str(requests), str(path)]
-    table.ran(argv)
+    table.ran([sys.executable, "-c", code, str(requests), str(path)])
     table.seeds["speed trace"] = SPEED_SEED
-    run(argv)
+    if not path.exists():
+        part = path.with_suffix(".part")
+        run([sys.executable, "-c", code, str(requests), str(part)])
+        part.rename(path)
     return path
 
 

@@ -22,20 +22,15 @@ _EPSILON_BYTES = 1e-3
 class Link:
     """`bytes_per_s` when its partner is idle, `shared_bytes_per_s` when it is busy."""
 
-    __slots__ = ("bytes_per_s", "moved_bytes", "name", "partner", "shared_bytes_per_s", "users")
+    __slots__ = ("bytes_per_s", "moved_bytes", "name", "partner", "shared_bytes_per_s")
 
     def __init__(self, name: str, bytes_per_s: float, shared_bytes_per_s: float | None = None) -> None:
         self.name = name
         self.bytes_per_s = bytes_per_s
         self.shared_bytes_per_s = bytes_per_s if shared_bytes_per_s is None else shared_bytes_per_s
         self.partner: Link | None = None
-        self.users = 0
         self.moved_bytes = 0.0
         """Carried so far."""
-
-    @property
-    def capacity(self) -> float:
-        return self.shared_bytes_per_s if self.partner is not None and self.partner.users else self.bytes_per_s
 
 
 Path = tuple[tuple[Link, float], ...]
@@ -56,10 +51,6 @@ class Flow:
         """Rate when nothing else moves."""
         self.done = done
 
-    def limit(self) -> float:
-        """Rate when nothing else moves, but partners may be about to."""
-        return min([link.capacity / weight for link, weight in self.path])
-
 
 class Fabric:
     """All links of one machine and what flows over them."""
@@ -72,10 +63,10 @@ class Fabric:
 
     def send(self, path: Path, head_s: float, size: float, done: Callable[[], None]) -> None:
         """Move `size` bytes over `path` after `head_s`. Calls `done`."""
-        self._advance(self._env.now)
-        self._flows.append(Flow(path, head_s, size, done))
-        for link, _ in path:
-            link.users += 1
+        now = self._env.now
+        self._advance(now)
+        # A head that the clock cannot tell from nothing would never pass.
+        self._flows.append(Flow(path, head_s if now + head_s > now else 0.0, size, done))
         self._share()
 
     def _advance(self, now: float) -> None:
@@ -113,7 +104,7 @@ class Fabric:
             if len(moving) > 1:
                 _max_min(moving)
             elif moving:
-                moving[0].rate = moving[0].limit()
+                moving[0].rate = moving[0].alone
             soonest = min([flow.left / flow.rate if flow.head_s <= 0.0 else flow.head_s for flow in flows])
             self._wake_in(soonest)
 
@@ -130,9 +121,6 @@ class Fabric:
         ended = [flow for flow in self._flows if flow.head_s <= 0.0 and self._is_over(flow, slack_s)]
         if ended:
             self._flows = [flow for flow in self._flows if flow not in ended] if len(self._flows) > 1 else []
-            for flow in ended:
-                for link, _ in flow.path:
-                    link.users -= 1
         self._share()
         for flow in ended:
             flow.done()
@@ -145,7 +133,10 @@ class Fabric:
 def _max_min(flows: list[Flow]) -> None:
     """Max-min fair rates: raise all together, freeze those on the link that fills first, go on with the rest."""
     open_flows = list(flows)
-    room: dict[Link, float] = {link: link.capacity for flow in flows for link, _ in flow.path}
+    room = {link: link.bytes_per_s for flow in flows for link, _ in flow.path}
+    for link in room:
+        if link.partner in room:
+            room[link] = link.shared_bytes_per_s
     while open_flows:
         load: dict[Link, float] = {}
         for flow in open_flows:

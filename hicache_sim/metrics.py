@@ -98,6 +98,7 @@ class Recorder:
         self.prompt_tokens = self.device_hit_tokens = self.host_hit_tokens = 0
         self.loaded_tokens = self.storage_hit_tokens = self.output_tokens = self.recomputed_tokens = 0
         self.admitted_requests = 0
+        self.summed_hit_rates = 0.0
         self.ttft_s, self.tpot_s, self.e2e_s = array("d"), array("d"), array("d")
         self.queued_s = 0.0
         links = [f"{link.name}_bytes" for link in plane.machine.links]
@@ -124,6 +125,7 @@ class Recorder:
         self.host_hit_tokens += request.host_hit_tokens
         self.loaded_tokens += request.loaded_tokens
         self.storage_hit_tokens += request.storage_hit_tokens
+        self.summed_hit_rates += (request.device_hit_tokens + request.loaded_tokens) / request.input_tokens
 
     def ended(self, request: Active) -> None:
         status = STATUS[request.stage]

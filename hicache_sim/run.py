@@ -196,7 +196,8 @@ class Simulation:
         if self._ready and (self.engine.batch is None or self.engine.batch.may_stop):
             self._schedule_step()
         deadline_s = self.engine.next_deadline_s()
-        if deadline_s is not None and deadline_s != self._alarm_s:
+        # One that has passed without effect belongs to a request that others keep from being considered.
+        if deadline_s is not None and deadline_s != self._alarm_s and deadline_s > self.env.now:
             self._alarm_s = deadline_s
             Timeout(self.env, _delay_s(self.env.now, deadline_s)).callbacks.append(self._on_alarm)
 

@@ -123,6 +123,7 @@ def timed_summary(
         },
         "tokens": tokens,
         "hit_rates": _hit_rates(tokens),
+        "request_hit_rate": _ratio(recorder.summed_hit_rates, recorder.admitted_requests),
         "latency": {
             "ttft": quantiles(recorder.ttft_s),
             "tpot": quantiles(recorder.tpot_s),

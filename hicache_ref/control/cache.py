@@ -130,9 +130,16 @@ class HiCache:
         return moved
 
     def release_hold(self, hold: HostLock) -> None:
-        """Let host copies go."""
+        """Let host copies go; those of nodes that have left the tree are free then."""
+        detached = self.ledger.detached
         for node in hold.release():
-            self._offer_lowest(node)
+            if node.id not in detached:
+                self._offer_lowest(node)
+            elif not node.host_locks:
+                del detached[node.id]
+                if node.host is not None:
+                    self.l2.give_back(node.host, Owner.TRANSIT)
+                    node.host = None
 
     # Room on L1
 
@@ -162,17 +169,16 @@ class HiCache:
             if write is not None:
                 freed += self._leave(node, write)
                 victims.append(write)
-                # Should its copy fail, a node above held host copies stays, and so must all above it.
-                if self.rules.write_back_waits_per_victim or self._unheld(node) is None:
-                    freed -= yield from self._settle(victims)
+                if self.rules.write_back_waits_per_victim:
+                    yield from self._settle(victims)
             elif victims:
                 # L2 is full, of copies under way perhaps, which can be neither evicted nor dropped before they end.
                 self.device_leaves.offer(node)
-                freed -= yield from self._settle(victims)
+                yield from self._settle(victims)
             else:
                 freed += self._drop(node, Drop.L2_FULL if copies else Drop.L1_UNBACKED)
         if victims:
-            freed -= yield from self._settle(victims)
+            yield from self._settle(victims)
         self.counters.evicted_l1 += freed
         return freed
 
@@ -187,28 +193,21 @@ class HiCache:
     def _drop(self, node: Node, reason: Drop) -> int:
         """Drop a device leaf without a host copy, and host copies below it, which nobody could reach any more.
 
-        0.5.7 loses the latter for good. While somebody holds one of them the node stays (0 pages freed); it is
-        offered again when the hold is released.
+        0.5.7 loses the latter for good. Host copies that somebody still reads keep their slots until he is done: a
+        store that hangs must not keep L1 full.
         """
-        below = self._unheld(node)
-        if below is None:
-            return 0
+        below = [node]
+        for known in below:
+            below.extend(known.children.values())
         for orphan in below[:0:-1]:
             self._remove_from_host(orphan, Drop.L1_ORPHANED)
         self.l1.give_back(self.tree.take_off_device(node), Owner.TREE)
+        if node.host_locks:
+            self.ledger.detached[node.id] = node
         self._note(reason, node)
         self._remove(node)
         self._offer(node.parent)
         return node.pages
-
-    def _unheld(self, node: Node) -> list[Node] | None:
-        """`node` and all below it, parents first; None if somebody holds one of them."""
-        below = [node]
-        for known in below:
-            if known.host_locks:
-                return None
-            below.extend(known.children.values())
-        return below
 
     def _leave(self, node: Node, write: Write) -> int:
         """Under write_back a victim leaves L1 at once for all decisions; its slots are free once it is copied."""
@@ -216,10 +215,9 @@ class HiCache:
         self._offer(node.parent)
         return node.pages
 
-    def _settle(self, victims: list[Write]) -> Waits:
-        """Wait for the copies of `victims` and give their device slots back; the pages that had to stay after all."""
+    def _settle(self, victims: list[Write]) -> Generator[Wait, None, None]:
+        """Wait for the copies of `victims` and give their device slots back."""
         yield Wait(tuple(write.op_id for write in victims))
-        stayed = 0
         for write in victims:
             if write.done_pages is None:
                 raise ProtocolError(f"resumed before write {write.op_id} had completed")
@@ -236,15 +234,13 @@ class HiCache:
             else:
                 self._write_failed(write)
                 self.tree.put_on_device(node, write.leaving)
-                if not self._drop(node, Drop.WRITE_FAILED):
-                    stayed += node.pages
+                self._drop(node, Drop.WRITE_FAILED)
         if self.rules.write_back_stores:
-            # Only now: a store holds its node, and a node above it whose copy failed could not be dropped any more.
+            # Only now: a node above it whose copy failed may have taken it out of the tree.
             for write in victims:
                 if write.good and write.node.host is not None:
                     self._hand_on(write)
         victims.clear()
-        return stayed
 
     # Room on L2
 
@@ -274,8 +270,12 @@ class HiCache:
 
     def _remove_from_host(self, node: Node, reason: Drop) -> None:
         assert node.host is not None
-        self.l2.give_back(node.host, Owner.TREE)
-        node.host = None
+        if node.host_locks:
+            self.l2.hand_over(node.host, Owner.TREE, Owner.TRANSIT)
+            self.ledger.detached[node.id] = node
+        else:
+            self.l2.give_back(node.host, Owner.TREE)
+            node.host = None
         self._note(reason, node)
         self._remove(node)
 

@@ -71,6 +71,7 @@ def _slots_conserved(cache: HiCache, nodes: list[Node]) -> None:
     held = {id(p): p.slots for p in (*cache.ledger.fetching.values(), *cache.ledger.prefetching.values())}
     returning = sum(len(slots) for slots in cache.ledger.released)
     arriving = sum(len(slots) for slots in held.values() if slots is not None)
+    arriving += sum(len(node.host) for node in cache.ledger.detached.values() if node.host is not None)
     # A cancelled prefetch whose pages have been inserted still names them until its last operation completes.
     landed = sum(p.good_pages for p in {id(p): p for p in cache.ledger.fetching.values()}.values() if p.cancelled)
     _require(transit == returning + arriving - landed, f"L1: {transit} L2 slots in transit, not {returning + arriving}")

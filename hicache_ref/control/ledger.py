@@ -158,6 +158,8 @@ class Ledger:
         self.stored: list[Store] = []
         self.answered: list[Prefetch] = []
         """Prefetches whose store has answered and whose L2 pages are yet to be allocated (0.5.23)."""
+        self.detached: dict[int, Node] = {}
+        """Nodes that have left the tree while somebody held them; their host slots are in transit until he lets go."""
         self.released: list[Slots] = []
         """Host slots on their way back to the pool."""
 
@@ -179,6 +181,7 @@ class Ledger:
             or self.stored
             or self.answered
             or self.released
+            or self.detached
         )
 
     @property

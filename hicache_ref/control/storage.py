@@ -225,7 +225,9 @@ class StorageSide:
             counters.prefetched_late += prefetch.hit_pages - good
         # Upstream's clock: the anchor counts as used even where nothing has arrived.
         self.cache.tree.touch(prefetch.anchor)
-        if good:
+        if prefetch.anchor.id in self.ledger.detached:
+            self._give_up(prefetch)
+        elif good:
             assert prefetch.slots is not None
             known = self._insert(prefetch, prefetch.atoms[: good * ATOM_BYTES], prefetch.slots[:good])
             counters.prefetched_duplicate += known
@@ -236,13 +238,16 @@ class StorageSide:
     def abort(self, request: Any) -> None:
         """The request is gone: what has arrived is given back (upstream's `release_aborted_request`)."""
         prefetch = self.ledger.prefetching.get(request)
-        if prefetch is None:
-            return
+        if prefetch is not None:
+            self._give_up(prefetch)
+            self._end(prefetch)
+
+    def _give_up(self, prefetch: Prefetch) -> None:
+        """Give back what has arrived."""
         if prefetch.good_pages:
             assert prefetch.slots is not None
             self.cache.counters.prefetch_wasted += prefetch.good_pages
             self._release(prefetch.slots[: prefetch.good_pages])
-        self._end(prefetch)
 
     def _end(self, prefetch: Prefetch) -> None:
         """The request no longer waits. Pages still under way come back when their operation completes."""

@@ -84,7 +84,7 @@ def test_the_timeline_ends_with_the_totals(folder: Path) -> None:
 
 
 def test_the_perfetto_trace_loads(folder: Path) -> None:
-    events = json.loads(gzip.open(folder / "trace.json.gz").read())["traceEvents"]
+    events = json.loads(gzip.decompress((folder / "trace.json.gz").read_bytes()))["traceEvents"]
     slices = [event for event in events if event["ph"] == "X"]
     assert {event["name"] for event in slices} >= {"compute", "backup", "load", "probe", "fetch", "store"}
     assert all(event["dur"] >= 0 for event in slices)
