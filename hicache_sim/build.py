@@ -100,7 +100,11 @@ def plan(config: RunConfig) -> Plan:
     resolved = resolve(args, config.profile, model=model, device=device, rules=_rules(config))
     store = None
     if resolved.storage is not None:
-        store = load_store(config.store or DEFAULT_STORES[resolved.storage.backend], **config.store_numbers)
+        backend = resolved.storage.backend
+        if config.store is None and backend not in DEFAULT_STORES:
+            why = "no numbers for this store were found"
+            raise ConfigError(f"--hicache-storage-backend {backend}", why, "say which to use with --store", "hicache list")
+        store = load_store(config.store or DEFAULT_STORES[backend], **config.store_numbers)
     elif config.store or config.store_numbers or config.faults:
         what = "a store profile, its numbers and faults"
         raise ConfigError(what, "there is no L3 in this configuration", "add --hicache-storage-backend", "replay")

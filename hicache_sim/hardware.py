@@ -625,6 +625,8 @@ DEFAULT_STORES = {
     "nixl": "nixl-posix-nvme",
     "file": "file-local",
     "dynamic": "redis-local",
+    "redis": "redis-local",
+    "lmdb": "lmdb-local",
 }
 """Upstream's `--hicache-storage-backend` to the profile taken where none is named."""
 

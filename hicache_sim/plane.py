@@ -186,6 +186,20 @@ class StoreClient:
 
         self._move(verdict, len(names), self._read_bytes, self._read_path, over)
 
+    def clear(self, op: Op) -> None:
+        """Empty the store: one call, on the thread that stores."""
+
+        def job(next_job: Callable[[], None]) -> None:
+            self.store.store.clear()
+
+            def over() -> None:
+                self._plane.report(Completion(op.id, 0))
+                next_job()
+
+            self._plane.after(self._profile.probe_latency_s, over)
+
+        self.storer.give(job)
+
     def store_pages(self, op: Op) -> None:
         self.storer.give(lambda next_job: self._store_batch(op, 0, self._plane.env.now, next_job))
 
@@ -367,6 +381,7 @@ class SimPlane:
                 OpKind.PROBE: self.client.probe,
                 OpKind.FETCH: self.client.fetch,
                 OpKind.STORE: self.client.store_pages,
+                OpKind.CLEAR: self.client.clear,
             }
 
     # The protocol

@@ -4,11 +4,15 @@ Rules of this file
 - A store is asked in batches of page names, and answers how many leading pages are there, read or written.
 - One class for each way of evicting, found by the name in the store's profile. All share one contract suite.
 - Everything is a function of the calls and their times; nothing here draws random numbers.
+- No call costs more than its pages and those it drives out, however many a store holds.
 """
 
 from __future__ import annotations
 
+import math
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 Name = Any
@@ -27,11 +31,11 @@ class Store:
         low_watermark: float = 1.0,
         lease_s: float = 0.0,
     ) -> None:
-        self.capacity_pages = capacity_pages
+        self.capacity_pages = capacity_pages if math.isinf(capacity_pages) else math.floor(capacity_pages)
         self.high_pages = capacity_pages * high_watermark
         self.low_pages = capacity_pages * low_watermark
         self.lease_s = lease_s
-        self.held: dict[Name, float] = {}
+        self.held: OrderedDict[Name, float] = OrderedDict()
         """Name to the time of its last use (what that means is the kind's), oldest first where the kind keeps order."""
         self.evicted = 0
         self.refused = 0
@@ -65,11 +69,12 @@ class Store:
 
     def drop_oldest(self, pages: int) -> None:
         """Lose the pages unused for longest."""
-        for name in list(self.held)[:pages]:
+        for name in list(islice(self.held, pages)):
             del self.held[name]
         self.evicted += pages
 
     def clear(self) -> None:
+        """Lose everything."""
         self.held.clear()
 
     def _fits(self, names: Sequence[Name], limit: float) -> bool:
@@ -79,8 +84,8 @@ class Store:
     def _touch(self, names: Sequence[Name], now_s: float) -> None:
         held = self.held
         for name in names:
-            del held[name]
             held[name] = now_s
+            held.move_to_end(name)
 
 
 class Lru(Store):
@@ -102,7 +107,7 @@ class Lru(Store):
             if len(held) >= self.capacity_pages:
                 if not held:
                     return 0
-                del held[next(iter(held))]
+                held.popitem(last=False)
                 self.evicted += 1
             held[name] = now_s
         return len(names)
@@ -133,15 +138,23 @@ class WatermarkLease(Store):
     """Above the high watermark, or when full, evicts down to the low one, oldest lease first; leased pages stay, and
     a write that finds no room is refused at once (Mooncake). Probing and reading grant the lease, writing does not."""
 
+    def __init__(self, *sizes: float) -> None:
+        super().__init__(*sizes)
+        self._fresh: OrderedDict[Name, None] = OrderedDict()
+        """Pages that have never had a lease, oldest first."""
+
     def probe(self, names: Sequence[Name], now_s: float) -> int:
         found = super().probe(names, now_s)
         self._touch(names[:found], now_s + self.lease_s)
+        for name in names[:found]:
+            self._fresh.pop(name, None)
         return found
 
     def write(self, names: Sequence[Name], now_s: float) -> int:
-        held = self.held
+        held, fresh = self.held, self._fresh
         if self._fits(names, self.high_pages):
             held.update(dict.fromkeys(names, now_s))
+            fresh.update(dict.fromkeys(names))
             return len(names)
         for at, name in enumerate(names):
             if name in held:
@@ -152,19 +165,29 @@ class WatermarkLease(Store):
                     self.refused += len(names) - at
                     return at
             held[name] = now_s
+            fresh[name] = None
         return len(names)
 
+    def drop_oldest(self, pages: int) -> None:
+        super().drop_oldest(pages)
+        self._fresh = OrderedDict.fromkeys(name for name in self._fresh if name in self.held)
+
+    def clear(self) -> None:
+        super().clear()
+        self._fresh.clear()
+
     def _evict(self, now_s: float) -> None:
-        """Held pages are in the order of their leases, so the first leased one ends the search."""
-        excess = int(len(self.held) - self.low_pages)
-        victims: list[Name] = []
-        for name, leased_until_s in self.held.items():
-            if len(victims) >= excess or leased_until_s > now_s:
-                break
-            victims.append(name)
-        for name in victims:
-            del self.held[name]
-        self.evicted += len(victims)
+        """Leases end in the order of the last uses; only pages that never had one may be over before the first."""
+        held, fresh = self.held, self._fresh
+        for _ in range(int(len(held) - self.low_pages)):
+            oldest = next(iter(held))
+            if oldest not in fresh and fresh:
+                oldest = min(oldest, next(iter(fresh)), key=held.__getitem__)
+            if held[oldest] > now_s:
+                return
+            del held[oldest]
+            fresh.pop(oldest, None)
+            self.evicted += 1
 
 
 class WatermarkCleaner(Store):

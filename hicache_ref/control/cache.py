@@ -56,7 +56,12 @@ class HiCache:
         rules: Rules,
         keys: Keyspace,
         facts: list[tuple[Drop | None, bytes]] | None = None,
+        oracle: bool = False,
     ) -> None:
+        if eviction.reads_future and not oracle:
+            raise ValueError(
+                f"policy {eviction.name!r} reads the future (law L8); it runs only where oracle=True says so"
+            )
         self.shape = shape
         self.rules = rules
         self.eviction = eviction

@@ -45,6 +45,13 @@ class Engine:
         self._news = True
         self._look_up(now_s)
 
+    def clear_storage(self) -> None:
+        """Empty L3, as the HTTP call of the same name does. ValueError without L3."""
+        storage = self.cache.storage
+        if storage is None:
+            raise ValueError("there is no L3 to clear: the engine was built without a storage backend")
+        storage.clear()
+
     def on(self, event: Completion | Progress) -> None:
         """A plane's report."""
         self.cache.on(event)

@@ -160,7 +160,7 @@ def _ledger_is_sound(cache: HiCache) -> None:
     waiting = [op for op, write in ledger.writing.items() if write.done_pages is None]
     waiting += [op for op, load in ledger.loading.items() if load.done_pages is None]
     waiting += [op for op, store in ledger.storing.items() if store not in ledger.stored]
-    waiting += list(ledger.fetching)
+    waiting += [*ledger.fetching, *ledger.clearing]
     foreign = set(ledger.open) - set(waiting) - ledger.computing
     _require(not foreign and len(waiting) == len(set(waiting)), f"L4: operations {foreign} are in no table")
     _require(set(waiting) <= set(ledger.open), "L4: an operation waits for a completion nobody expects")

@@ -152,6 +152,8 @@ class Ledger:
         """Their pages, in sum (article 3.6). Thousands may wait; the laws count them anew."""
         self.fetching: dict[int, Prefetch] = {}
         """Every prefetch with a PROBE or FETCH in flight, cancelled ones too, by operation."""
+        self.clearing: set[int] = set()
+        """CLEAR operations."""
         self.computing: set[int] = set()
         """COMPUTE operations, which are the engine's business."""
         self.revoked: list[Prefetch] = []

@@ -29,6 +29,8 @@ class EntryKind(IntEnum):
     RESUME = 6
     """A step that waited goes on."""
     TICK = 7
+    CLEAR = 8
+    """L3 is emptied."""
 
 
 class Entry(NamedTuple):
@@ -85,6 +87,9 @@ def replay(entries: Iterable[Entry], engine: Engine, request: Callable[[int, flo
                 yield from engine.take_ops()
             case EntryKind.ABORT:
                 engine.abort(entry.subject, entry.at_s)
+                yield from engine.take_ops()
+            case EntryKind.CLEAR:
+                engine.clear_storage()
                 yield from engine.take_ops()
             case EntryKind.TICK:
                 engine.tick(entry.at_s)

@@ -75,6 +75,17 @@ class StorageSide:
         self.cache.counters.store_failed += store.pages - event.pages_ok
         self.ledger.stored.append(store)
 
+    def clear(self) -> None:
+        """Empty the store (upstream's `clear_storage_backend`). The tree keeps what it has."""
+        op_id = self.ledger.new_op()
+        self.ledger.clearing.add(op_id)
+        self.ledger.open[op_id] = self._cleared
+        self.cache.submit(OpKind.CLEAR, op_id, 0)
+
+    def _cleared(self, event: Completion | Progress) -> None:
+        del self.ledger.open[event.op_id]
+        self.ledger.clearing.remove(event.op_id)
+
     # Prefetch: issue
 
     def prefetch(self, request: Any, match: Match, namespace: str | None, atoms: bytes, now_s: float) -> Prefetch:

@@ -30,6 +30,7 @@ class OpKind(IntEnum):
     FETCH = 3  # L3 -> L2
     STORE = 4  # L2 -> L3
     COMPUTE = 5  # one batch on the device
+    CLEAR = 6  # forget all of L3
 
 
 class Op(NamedTuple):

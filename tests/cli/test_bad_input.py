@@ -76,6 +76,7 @@ def test_times_that_go_back(tmp_path: Path) -> None:
         (["--hicache-storage-backend", "file", "--storage-fault", "flood:1:1"], "outage"),
         (["--hicache-storage-backend", "file", "--storage-fault", "slow:soon"], "KIND:START"),
         (["--hicache-storage-backend", "file", "--store", "abacus"], "mooncake-tcp"),
+        (["--hicache-storage-backend", "eic", "--hicache-mem-layout", "page_first"], "--store"),
         (["--hicache-storage-backend", "file", "--store-set", "speed=3"], "read_bytes_per_s"),
         (["--arrivals", "sometimes"], "poisson"),
         (["--schedule", "closed"], "session"),
