@@ -102,8 +102,8 @@ def plan(config: RunConfig) -> Plan:
     if resolved.storage is not None:
         backend = resolved.storage.backend
         if config.store is None and backend not in DEFAULT_STORES:
-            why = "no numbers for this store were found"
-            raise ConfigError(f"--hicache-storage-backend {backend}", why, "say which to use with --store", "hicache list")
+            why, do = "no numbers for this store were found", "say which to use with --store"
+            raise ConfigError(f"--hicache-storage-backend {backend}", why, do, "hicache list stores")
         store = load_store(config.store or DEFAULT_STORES[backend], **config.store_numbers)
     elif config.store or config.store_numbers or config.faults:
         what = "a store profile, its numbers and faults"

@@ -147,7 +147,7 @@ class MissReasons:
 
     def stored(self, names: Sequence[Any]) -> None:
         """Pages have been written to L3."""
-        atoms = np.fromiter(names, np.int64, len(names))
+        atoms = np.asarray(names, np.int64)
         self._table(atoms).mark_stored(atoms[atoms >= 0])
 
     def explain(self, request: Active) -> list[int]:

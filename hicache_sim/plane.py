@@ -15,6 +15,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from simpy import Environment
@@ -73,7 +74,7 @@ class CopyEngine:
         machine = plane.machine
         self._plane = plane
         self._track = track
-        self._price = price
+        self._price = lru_cache(maxsize=4096)(price)
         # The link of one rank carries its copy, inflated by what the copy wastes; DRAM the payload of all ranks.
         self._path = ((link, 1.0), (machine.dram, machine.ranks * efficiency))
         self.stream = Stream(plane.env)

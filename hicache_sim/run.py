@@ -104,7 +104,7 @@ class Simulation:
         batch = self.engine.batch
         if computed or batch is None:
             self._schedule_step()
-        elif batch.may_stop:
+        elif batch.may_stop and self.engine.wants_tick:
             self._tick()
         else:
             self._submit()

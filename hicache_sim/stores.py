@@ -10,7 +10,7 @@ Rules of this file
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
@@ -32,8 +32,8 @@ class Store:
         lease_s: float = 0.0,
     ) -> None:
         self.capacity_pages = capacity_pages if math.isinf(capacity_pages) else math.floor(capacity_pages)
-        self.high_pages = capacity_pages * high_watermark
-        self.low_pages = capacity_pages * low_watermark
+        self.high_pages = self.capacity_pages * high_watermark
+        self.low_pages = self.capacity_pages * low_watermark
         self.lease_s = lease_s
         self.held: OrderedDict[Name, float] = OrderedDict()
         """Name to the time of its last use (what that means is the kind's), oldest first where the kind keeps order."""
@@ -140,22 +140,21 @@ class WatermarkLease(Store):
 
     def __init__(self, *sizes: float) -> None:
         super().__init__(*sizes)
-        self._fresh: OrderedDict[Name, None] = OrderedDict()
-        """Pages that have never had a lease, oldest first."""
+        self._written: deque[tuple[float, deque[Name]]] = deque()
+        """What was written when: pages held since that very time have never had a lease."""
 
     def probe(self, names: Sequence[Name], now_s: float) -> int:
         found = super().probe(names, now_s)
         self._touch(names[:found], now_s + self.lease_s)
-        for name in names[:found]:
-            self._fresh.pop(name, None)
         return found
 
     def write(self, names: Sequence[Name], now_s: float) -> int:
-        held, fresh = self.held, self._fresh
+        held = self.held
         if self._fits(names, self.high_pages):
             held.update(dict.fromkeys(names, now_s))
-            fresh.update(dict.fromkeys(names))
+            self._written.append((now_s, deque(names)))
             return len(names)
+        done, new = len(names), deque[Name]()
         for at, name in enumerate(names):
             if name in held:
                 continue
@@ -163,31 +162,36 @@ class WatermarkLease(Store):
                 self._evict(now_s)
                 if len(held) >= self.capacity_pages:
                     self.refused += len(names) - at
-                    return at
+                    done = at
+                    break
             held[name] = now_s
-            fresh[name] = None
-        return len(names)
-
-    def drop_oldest(self, pages: int) -> None:
-        super().drop_oldest(pages)
-        self._fresh = OrderedDict.fromkeys(name for name in self._fresh if name in self.held)
-
-    def clear(self) -> None:
-        super().clear()
-        self._fresh.clear()
+            new.append(name)
+        self._written.append((now_s, new))
+        return done
 
     def _evict(self, now_s: float) -> None:
-        """Leases end in the order of the last uses; only pages that never had one may be over before the first."""
-        held, fresh = self.held, self._fresh
-        for _ in range(int(len(held) - self.low_pages)):
+        """Leases end in the order of the last uses; only a page that never had one may be free before the first."""
+        held = self.held
+        for _ in range(math.ceil(len(held) - self.low_pages)):
             oldest = next(iter(held))
-            if oldest not in fresh and fresh:
-                oldest = min(oldest, next(iter(fresh)), key=held.__getitem__)
+            fresh = self._oldest_fresh()
+            if fresh is not None and held[fresh] < held[oldest]:
+                oldest = fresh
             if held[oldest] > now_s:
                 return
             del held[oldest]
-            fresh.pop(oldest, None)
             self.evicted += 1
+
+    def _oldest_fresh(self) -> Name | None:
+        held, written = self.held, self._written
+        while written:
+            at_s, names = written[0]
+            while names:
+                if held.get(names[0]) == at_s:
+                    return names[0]
+                names.popleft()
+            written.popleft()
+        return None
 
 
 class WatermarkCleaner(Store):
@@ -212,7 +216,7 @@ class WatermarkCleaner(Store):
             return
         self._next_s = now_s + self.period_s
         if len(self.held) > self.high_pages:
-            self.drop_oldest(int(len(self.held) - self.low_pages))
+            self.drop_oldest(math.ceil(len(self.held) - self.low_pages))
 
 
 class Ttl(Store):

@@ -81,6 +81,8 @@ class HiCache:
         self._duplicates: dict[int, Node] = {}
         """Nodes on both levels with nothing in flight, in the order they became so; stale ones are found on use."""
         self._queued_load: Load | None = None
+        self.acks_due = False
+        """Whether a write or a load has come back since the last `tick`."""
         self._outbox: list[Op | Cancel] = []
 
     # The protocol
@@ -111,6 +113,7 @@ class HiCache:
 
     def tick(self, now_s: float) -> None:
         """Act on what came back (upstream's `check_hicache_events`)."""
+        self.acks_due = False
         self._reap_writes()
         self._reap_loads()
         if self.storage is not None:
@@ -345,6 +348,7 @@ class HiCache:
     def _written(self, event: Completion | Progress) -> None:
         del self.ledger.open[event.op_id]
         self.ledger.writing[event.op_id].done_pages = event.pages_ok
+        self.acks_due = True
 
     def _reap_writes(self) -> None:
         """Acknowledge finished writes in order, up to the first unfinished one."""
@@ -454,6 +458,7 @@ class HiCache:
             raise ProtocolError(f"LOAD {event.op_id} came back with {event.pages_ok} of {load.pages} pages")
         del self.ledger.open[event.op_id]
         load.done_pages = event.pages_ok
+        self.acks_due = True
 
     def _reap_loads(self) -> None:
         loading = self.ledger.loading

@@ -85,6 +85,11 @@ class Engine:
         return self.scheduler.idle and self._batch is None
 
     @property
+    def wants_tick(self) -> bool:
+        """Whether a tick would do more than free what finished stores held."""
+        return self.cache.acks_due or bool(self.scheduler.waiting)
+
+    @property
     def batch(self) -> Prefill | Decode | None:
         """What is being computed."""
         return self._batch

@@ -44,7 +44,9 @@ class AtomKeys:
     """Atoms that are prefix-unique by construction name their page as they are: what simulation needs."""
 
     def chain(self, atoms: bytes, prior: object | None) -> PageKeys:
-        return memoryview(atoms).cast("q").tolist()
+        names = array("q")
+        names.frombytes(atoms)
+        return names
 
 
 def page_hash(tokens: Sequence[int], prior: bytes | None) -> bytes:

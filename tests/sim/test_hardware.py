@@ -62,7 +62,8 @@ def test_the_facts_that_matter():
     assert (mooncake.read_bytes_per_s, mooncake.lease_s, mooncake.client_ttl_s) == (87e9, 10.0, 10.0)
     assert (mooncake.owner_dead_s, mooncake.master_dead_s) == (1.0, 4.3)
     assert load_store("nixl-posix-nvme").partial_get == "all_or_nothing"
-    assert all(STORES[name].backend == backend for backend, name in DEFAULT_STORES.items())
+    ours = {"redis", "lmdb"}  # upstream reaches them through its dynamic backend
+    assert all(STORES[name].backend == backend for backend, name in DEFAULT_STORES.items() if backend not in ours)
 
 
 def test_assumptions_are_marked():
