@@ -20,12 +20,14 @@ from hicache_ref.config.models import ModelShape, load_model
 from hicache_ref.config.records import DeviceFacts, Resolved
 from hicache_ref.config.resolve import resolve
 from hicache_ref.config.server_args import ConfigError, ServerArgs
+from hicache_ref.control.active import Active
+from hicache_ref.control.budget import SchedulerLimits
 from hicache_ref.control.cache import CacheShape, HiCache
 from hicache_ref.control.counters import Drop
 from hicache_ref.control.engine import Engine
 from hicache_ref.control.keys import AtomKeys
 from hicache_ref.control.rules import Rules, rules_for
-from hicache_ref.control.scheduler import Active, Scheduler, SchedulerLimits
+from hicache_ref.control.scheduler import Scheduler
 from hicache_ref.control.storage import PrefetchLimits, StorageSide
 from hicache_ref.policy.eviction import EVICTION
 from hicache_ref.policy.prefetch import PREFETCH

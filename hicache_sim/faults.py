@@ -89,6 +89,7 @@ class Outage(_Window):
     read = wrote = probed
 
 
+@dataclass
 class OwnerLost(_Window):
     """The owner of all pages dies: until the store notices it says "there" and reads fail; then everything is gone.
 
@@ -149,9 +150,12 @@ def parse_fault(text: str, profile: StoreProfile, seed: int) -> Fault:
     if kind not in FAULTS:
         raise FaultError(f"--storage-fault {text}: unknown kind {kind!r}: known are {', '.join(FAULTS)}")
     try:
-        start_s, duration_s, value = ([float(part) for part in rest.split(":")] + [1.0])[:3]
+        start_s, duration_s, *more = (float(part) for part in rest.split(":"))
+        (value,) = more or (1.0,)
     except ValueError:
         raise FaultError(f"--storage-fault {text}: write KIND:START_S:DURATION_S[:VALUE]") from None
+    if not min(start_s, duration_s, value) >= 0.0:
+        raise FaultError(f"--storage-fault {text}: no number may be below 0")
     return FAULTS[kind](start_s, start_s + duration_s, value, profile, random.Random(f"fault/{seed}/{text}"))
 
 
@@ -166,34 +170,34 @@ class FaultyStore:
 
     def probe(self, names: Sequence[Any], now_s: float) -> Verdict:
         self._move_to(now_s)
-        if not self._active:
-            return Verdict(self.store.probe(names, now_s))
-        return self._judge([fault.probed for fault in self._active], lambda: self.store.probe(names, now_s))
+        return self._ask(self.store.probe, names, now_s, [fault.probed for fault in self._active])
 
     def read(self, names: Sequence[Any], now_s: float) -> Verdict:
         self._move_to(now_s)
-        if not self._active:
-            return Verdict(self.store.read(names, now_s))
-        return self._judge([fault.read for fault in self._active], lambda: self.store.read(names, now_s))
+        return self._ask(self.store.read, names, now_s, [fault.read for fault in self._active])
 
     def write(self, names: Sequence[Any], now_s: float) -> Verdict:
         self._move_to(now_s)
-        if not self._active:
-            return Verdict(self.store.write(names, now_s))
-        verdict = self._judge([fault.wrote for fault in self._active], lambda: len(names))
-        if verdict.fails_after_s is not None or not verdict.pages:
-            return verdict
-        return verdict._replace(pages=self.store.write(names[: verdict.pages], now_s))
+        return self._ask(self.store.write, names, now_s, [fault.wrote for fault in self._active])
 
-    def _judge(self, faults: list[Callable[[int], Verdict]], pages: Callable[[], int]) -> Verdict:
-        worst = Verdict(pages())
+    def _ask(
+        self,
+        call: Callable[[Sequence[Any], float], int],
+        names: Sequence[Any],
+        now_s: float,
+        faults: list[Callable[[int], Verdict]],
+    ) -> Verdict:
+        """What the faults leave of a call. The store hears of no more than that: what fails is no use of a page."""
+        if not faults:
+            return Verdict(call(names, now_s))
+        pages, factor = len(names), 1.0
         for fault in faults:
-            verdict = fault(worst.pages)
+            verdict = fault(pages)
             if verdict.fails_after_s is not None:
                 self.failed_calls += 1
                 return verdict
-            worst = Verdict(min(worst.pages, verdict.pages), worst.factor * verdict.factor)
-        return worst
+            pages, factor = min(pages, verdict.pages), factor * verdict.factor
+        return Verdict(call(names[:pages], now_s) if pages else 0, factor)
 
     def _move_to(self, now_s: float) -> None:
         while self._waiting and self._waiting[0].start_s <= now_s:

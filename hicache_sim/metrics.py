@@ -12,8 +12,8 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
+from hicache_ref.control.active import Active, Stage
 from hicache_ref.control.engine import Engine
-from hicache_ref.control.scheduler import Active, Stage
 
 from .misses import Miss, MissReasons
 from .plane import SimPlane

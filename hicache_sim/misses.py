@@ -16,9 +16,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hicache_ref.control.active import Active
 from hicache_ref.control.counters import Drop, Refusal
 from hicache_ref.control.keys import ATOM_BYTES
-from hicache_ref.control.scheduler import Active
 
 from .stores import Store
 

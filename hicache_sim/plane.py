@@ -21,7 +21,7 @@ from typing import Any
 from simpy import Environment
 from simpy.events import Timeout
 
-from hicache_ref.control.scheduler import Costs
+from hicache_ref.control.batches import Costs
 from hicache_ref.control.types import Completion, Op, OpKind, Progress
 from hicache_ref.plane import Capabilities
 

@@ -20,9 +20,9 @@ from simpy import Environment
 from simpy.events import Event, Timeout
 
 from hicache_ref.control import invariants
+from hicache_ref.control.active import Active
 from hicache_ref.control.engine import Engine
 from hicache_ref.control.log import EntryKind, EventLog
-from hicache_ref.control.scheduler import Active
 from hicache_ref.control.types import Op, Wait
 from workloads.request import Request
 

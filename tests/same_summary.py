@@ -1,6 +1,6 @@
 """Two builds of hicache give the same run: every figure of `summary.json` but those about the build and its speed.
 
-    python tests/same_summary.py .venv/bin/hicache .venv-fast/bin/hicache
+python tests/same_summary.py .venv/bin/hicache .venv-fast/bin/hicache
 """
 
 from __future__ import annotations

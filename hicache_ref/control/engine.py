@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+from .active import Active
+from .batches import Decode, Prefill
 from .cache import HiCache
-from .scheduler import Active, Decode, Prefill, Scheduler
+from .scheduler import Scheduler
 from .types import Cancel, Completion, Op, OpKind, Progress, Wait
 
 

@@ -45,17 +45,6 @@ def check_at_rest(cache: HiCache) -> None:
     _require(not cache.l2.owned()[Owner.TRANSIT], "L4: L2 slots are in transit at rest")
 
 
-def is_set_aside(node: Node) -> bool:
-    """Is it on the device only, above or among host copies that somebody holds? Such a node cannot be dropped; it
-    becomes a candidate again when the hold ends."""
-    below = [node] if node.host is None else []
-    for known in below:
-        if known.host_locks:
-            return True
-        below.extend(known.children.values())
-    return False
-
-
 def _require(holds: bool, words: str) -> None:
     if not holds:
         raise LawBroken(words)
@@ -127,8 +116,9 @@ def _leaves_are_known(cache: HiCache, nodes: list[Node]) -> None:
     ):
         known = leaves.known()
         for node in nodes:
-            known_or_aside = node.id in known or not is_leaf(node) or is_set_aside(node)
-            _require(known_or_aside, f"L5: leaf {node.id} of {level} is not among the candidates")
+            _require(
+                not is_leaf(node) or node.id in known, f"L5: leaf {node.id} of {level} is not among the candidates"
+            )
 
 
 def _duplicates_are_known(cache: HiCache, nodes: list[Node]) -> None:
@@ -176,3 +166,7 @@ def _holds_are_known(cache: HiCache, nodes: list[Node]) -> None:
     known = {id(hold) for hold in holders}
     for node in nodes:
         _require(all(id(lock) in known for lock in node.host_locks), f"L4: node {node.id} is held by nobody")
+    for node in ledger.detached.values():
+        holds = [id(lock) in known for lock in node.host_locks]
+        _require(bool(holds) and all(holds), f"L4: node {node.id} has left the tree, and is held by nobody")
+        _require(node.device is None and node not in nodes, f"L4: node {node.id} has not left the tree")

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
+from .active import Active
 from .engine import Engine
-from .scheduler import Active
 from .types import Cancel, Completion, Op, Progress
 
 

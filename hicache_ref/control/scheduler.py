@@ -10,189 +10,20 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Generator
 from typing import Protocol
 
+from .active import Active, Stage
+from .batches import Decode, Prefill
+from .budget import CLIP_MAX_NEW_TOKENS, Budget, SchedulerLimits, Verdict
 from .cache import HiCache
 from .keys import ATOM_BYTES
 from .lease import Lease, commit, discard, release
-from .ledger import Prefetch
 from .running import Running
 from .slots import Owner
 from .storage import StorageSide
 from .tree import Match
 from .types import Wait
-
-CLIP_MAX_NEW_TOKENS = 4096
-"""Estimates of output lengths are clipped to this; the outputs are not (upstream's default)."""
-
-
-@dataclass(frozen=True)
-class SchedulerLimits:
-    """Upstream's flags of the same names, and the constants behind its estimate of outputs."""
-
-    max_running_requests: int = 2048
-    max_prefill_tokens: int = 16384
-    chunked_prefill_tokens: int | None = 8192
-    context_tokens: int | None = None
-    schedule_conservativeness: float = 1.0
-    init_new_token_ratio: float = 0.7
-    min_new_token_ratio_factor: float = 0.14
-    new_token_ratio_decay_steps: int = 600
-    retract_decode_steps: int = 20
-    key_lag_tokens: int = 0
-    """Tokens by which a key is shorter than its prompt: 1 in EAGLE mode, whose keys are pairs."""
-
-
-class Stage(Enum):
-    """Where a request is in its life."""
-
-    WAITING = "waiting"
-    PREFILL = "prefill"
-    DECODE = "decode"
-    DONE = "done"
-    ABORTED = "aborted"
-    REJECTED = "rejected"
-
-
-class Active:
-    """A request in the engine. What it found is that of its first admission; times are the engine's `now_s`."""
-
-    __slots__ = (
-        "admitted_s",
-        "arrival_s",
-        "chunks",
-        "computed_tokens",
-        "device_hit_tokens",
-        "ended_s",
-        "first_token_s",
-        "host_hit_tokens",
-        "id",
-        "input_tokens",
-        "key",
-        "kv_tokens",
-        "lease",
-        "loaded_tokens",
-        "max_new_tokens",
-        "namespace",
-        "output_tokens",
-        "prefetch",
-        "prefetch_tries",
-        "priority",
-        "produced",
-        "retractions",
-        "stage",
-        "stopping",
-        "storage_hit_tokens",
-    )
-
-    def __init__(
-        self,
-        request_id: int,
-        key: bytes,
-        input_tokens: int,
-        output_tokens: int,
-        arrival_s: float,
-        namespace: str | None = None,
-        priority: int = 0,
-        max_new_tokens: int | None = None,
-    ) -> None:
-        self.id = request_id
-        self.key = key
-        """Atoms of the whole pages of prompt and output, as far as they will be computed."""
-        self.input_tokens = input_tokens
-        self.output_tokens = output_tokens
-        """Known to the simulation; the scheduler reads `max_new_tokens`."""
-        self.max_new_tokens = output_tokens if max_new_tokens is None else max_new_tokens
-        self.namespace = namespace
-        self.priority = priority
-        self.stage = Stage.WAITING
-        self.stopping = False
-        """Aborted while it runs: ends with the batch it is in."""
-        self.produced = 0
-        self.kv_tokens = 0
-        """Tokens whose KV is on the device, or will be when the batch in flight ends."""
-        self.lease: Lease | None = None
-        self.prefetch: Prefetch | None = None
-        """Its latest prefetch, refused ones too; None without L3."""
-        self.prefetch_tries = 0
-        self.arrival_s = arrival_s
-        self.admitted_s = self.first_token_s = self.ended_s = -1.0
-        self.device_hit_tokens = self.host_hit_tokens = self.loaded_tokens = self.storage_hit_tokens = 0
-        self.computed_tokens = 0
-        """Tokens prefilled for it, recomputation after retraction included."""
-        self.chunks = self.retractions = 0
-
-    @property
-    def fill_tokens(self) -> int:
-        """Tokens a prefill has to cover: the prompt, and after a retraction what had been decoded."""
-        return self.input_tokens + self.produced
-
-
-class Costs(Protocol):
-    """What a compute model answers: times of batches, in seconds."""
-
-    def prefill_s(self, pairs: Iterable[tuple[int, int]]) -> float: ...
-
-    def decode_s(self, batch: int, context_tokens: int, steps: int) -> float: ...
-
-    def decode_steps(self, batch: int, context_tokens: int, seconds: float) -> int: ...
-
-
-class Prefill:
-    """Compute the KV of new tokens: request i has `spans[i]` = (tokens before, new tokens).
-
-    `loads`: LOADs in flight; layer i of this batch computes when layer i of them has arrived.
-    """
-
-    may_stop = False
-
-    def __init__(self, requests: list[Active], spans: list[tuple[int, int]], loads: tuple[int, ...]) -> None:
-        self.requests = requests
-        self.spans = spans
-        self.loads = loads
-        self.steps = 1
-
-    def seconds(self, costs: Costs) -> float:
-        return costs.prefill_s(self.spans)
-
-    def steps_within(self, costs: Costs, seconds: float) -> int:
-        return 0
-
-    def finish(self, scheduler: Scheduler, steps: int, now_s: float) -> None:
-        scheduler.prefilled(self, now_s)
-
-
-class Decode:
-    """Decode `steps` tokens for each of `size` requests; `context_tokens`: the sum of their lengths before the first.
-
-    `running` are the requests; `running.kv_tokens(request)` is the length of each. It may stop between any two steps.
-    """
-
-    may_stop = True
-
-    def __init__(self, running: Running, size: int, steps: int, context_tokens: int) -> None:
-        self.running = running
-        self.size = size
-        self.steps = steps
-        self.context_tokens = context_tokens
-        self.loads: tuple[int, ...] = ()
-
-    def seconds(self, costs: Costs) -> float:
-        return costs.decode_s(self.size, self.context_tokens, self.steps)
-
-    def steps_within(self, costs: Costs, seconds: float) -> int:
-        """Whole steps done after so many seconds."""
-        return min(self.steps, costs.decode_steps(self.size, self.context_tokens, seconds))
-
-    def cut(self, steps: int) -> Decode:
-        """The same batch, stopped after `steps` steps."""
-        return Decode(self.running, self.size, steps, self.context_tokens)
-
-    def finish(self, scheduler: Scheduler, steps: int, now_s: float) -> None:
-        scheduler.decoded(self, steps, now_s)
 
 
 class SchedulePolicy(Protocol):
@@ -205,51 +36,6 @@ class SchedulePolicy(Protocol):
     def order(self, waiting: list[Active], cache: HiCache) -> None:
         """Sort `waiting` in place. May match prompts, which counts as use of their prefixes, as upstream's does."""
         ...
-
-
-class _Verdict(Enum):
-    GO_ON = "go on"
-    NO_TOKEN = "no token left"
-    STOP = "batch is large enough"
-
-
-class _Budget:
-    """What the batch being formed may still take (upstream's `PrefillAdder`), in tokens."""
-
-    def __init__(self, cache: HiCache, limits: SchedulerLimits, running: Running, ratio: float) -> None:
-        self._cache = cache
-        self._page = cache.shape.page_tokens
-        self.input_tokens = limits.max_prefill_tokens
-        self.chunk_tokens = limits.chunked_prefill_tokens
-        self.reserved = ratio * running.estimated_tokens()
-        self.taken = 0
-
-    @property
-    def available(self) -> int:
-        return (self._cache.l1.free + self._cache.tree.evictable) * self._page
-
-    @property
-    def total_tokens(self) -> float:
-        """Left if outputs come out as estimated."""
-        return self.available - self.reserved - self.taken
-
-    def whole_pages(self, tokens: int) -> int:
-        return -(-tokens // self._page) * self._page
-
-    def spend(self, extend_tokens: int, new_tokens: int) -> None:
-        extend_tokens = self.whole_pages(extend_tokens)
-        self.taken += extend_tokens
-        self.reserved += new_tokens
-        self.input_tokens -= extend_tokens
-        if self.chunk_tokens is not None:
-            self.chunk_tokens -= extend_tokens
-
-    def verdict(self) -> _Verdict:
-        if self.total_tokens <= 0 or self.available - self.taken <= 0:
-            return _Verdict.NO_TOKEN
-        if self.input_tokens <= 0 or (self.chunk_tokens is not None and self.chunk_tokens <= 0):
-            return _Verdict.STOP
-        return _Verdict.GO_ON
 
 
 class Scheduler:
@@ -367,7 +153,7 @@ class Scheduler:
             queue = list(self.waiting.values())
             self.policy.order(queue, self.cache)
             self.waiting = {request.id: request for request in queue}
-        budget = _Budget(self.cache, self.limits, self.running, self.new_token_ratio)
+        budget = Budget(self.cache, self.limits, self.running, self.new_token_ratio)
         admitted: list[tuple[Active, int]] = []
         if self.chunked is not None:
             admitted.append((self.chunked, self._next_chunk(self.chunked, budget)))
@@ -389,7 +175,7 @@ class Scheduler:
         # Every load in flight, not only this batch's: an earlier one may feed nodes that this batch has matched.
         return Prefill(self.prefilling, spans, tuple(self.cache.ledger.loading))
 
-    def _next_chunk(self, request: Active, budget: _Budget) -> int:
+    def _next_chunk(self, request: Active, budget: Budget) -> int:
         assert budget.chunk_tokens is not None
         left = request.fill_tokens - request.kv_tokens
         room = min(budget.chunk_tokens, int(budget.total_tokens))
@@ -402,7 +188,7 @@ class Scheduler:
         return extend
 
     def _admit_waiting(
-        self, admitted: list[tuple[Active, int]], budget: _Budget, now_s: float
+        self, admitted: list[tuple[Active, int]], budget: Budget, now_s: float
     ) -> Generator[Wait, None, None]:
         allowed = self.limits.max_running_requests - len(self.running)
         for request in self.waiting.values():
@@ -413,14 +199,14 @@ class Scheduler:
             if self.storage is not None and not self.storage.poll(request.id, now_s):
                 continue
             verdict = yield from self._add(request, admitted, budget)
-            if verdict is not _Verdict.GO_ON:
-                if verdict is _Verdict.NO_TOKEN:
+            if verdict is not Verdict.GO_ON:
+                if verdict is Verdict.NO_TOKEN:
                     self.full = bool(admitted or self.running)
                 break
 
     def _add(
-        self, request: Active, admitted: list[tuple[Active, int]], budget: _Budget
-    ) -> Generator[Wait, None, _Verdict]:
+        self, request: Active, admitted: list[tuple[Active, int]], budget: Budget
+    ) -> Generator[Wait, None, Verdict]:
         """Add one request to the batch if it fits (upstream's `add_one_req`)."""
         cache, page = self.cache, self._page
         match = cache.match(request.namespace, self._match_key(request))
@@ -428,23 +214,23 @@ class Scheduler:
         new_tokens = min(max(request.max_new_tokens - request.produced, 0), CLIP_MAX_NEW_TOKENS)
         total = request.fill_tokens - prefix + new_tokens
         if total >= budget.total_tokens:
-            return _Verdict.NO_TOKEN
+            return Verdict.NO_TOKEN
         if admitted and budget.whole_pages(request.fill_tokens - prefix - host) >= budget.input_tokens:
-            return _Verdict.STOP
+            return Verdict.STOP
         cache.lock(match.device_node)
         try:
             if total >= budget.total_tokens:
-                return _Verdict.NO_TOKEN
+                return Verdict.NO_TOKEN
             loaded = yield from cache.load_back(match)
             held = match.device_pages + loaded
             extend = request.fill_tokens - held * page
             whole = budget.whole_pages(extend)
             if admitted and whole >= budget.input_tokens:
-                return _Verdict.STOP
+                return Verdict.STOP
             if budget.chunk_tokens is not None and whole > budget.chunk_tokens:
                 extend = budget.chunk_tokens // page * page
                 if extend <= 0:
-                    return _Verdict.STOP
+                    return Verdict.STOP
                 self.chunked = request
                 new_tokens = 0
             else:

@@ -5,9 +5,10 @@ Source: `managers/schedule_policy.py` of 0.5.7.
 
 from __future__ import annotations
 
+from ..control.active import Active
 from ..control.cache import HiCache
 from ..control.keys import ATOM_BYTES
-from ..control.scheduler import Active, SchedulePolicy
+from ..control.scheduler import SchedulePolicy
 from ..control.tree import RadixTree
 from .registry import Registry
 

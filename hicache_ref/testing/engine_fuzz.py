@@ -22,7 +22,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from ..control.scheduler import SchedulerLimits
+from ..control.budget import SchedulerLimits
 from ..control.types import OpKind
 from ..policy.schedule import SCHEDULE
 from .engine_machine import EngineMachine, EngineSetup
@@ -106,6 +106,7 @@ class EngineWorld:
             (self.progress, 1),
             (self.advance, 0.7),
             (self.trouble_store, 0.3),
+            (self.clear_storage, 0.05),
         ]
         self.moves = [move for move, _ in moves]
         # Every seed has things that hardly ever happen in it.
@@ -200,6 +201,12 @@ class EngineWorld:
                 machine.store_has(rng.choice(self.books))
             case _:
                 machine.store_refuses(not machine.store.refusing)
+
+    def clear_storage(self) -> bool:
+        if self.machine.cache.storage is None:
+            return False
+        self.machine.clear_storage()
+        return True
 
     def _one_of(self, ids: Iterable[int]) -> int | None:
         known = list(ids)

@@ -21,12 +21,15 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from ..control import invariants
+from ..control.active import Active, Stage
+from ..control.batches import Decode, Prefill
+from ..control.budget import SchedulerLimits
 from ..control.engine import Engine
 from ..control.invariants import LawBroken
 from ..control.keys import AtomKeys, Keyspace, TokenPages
 from ..control.lease import Lease
 from ..control.log import EntryKind, EventLog, replay
-from ..control.scheduler import Active, Decode, Prefill, Scheduler, SchedulerLimits, Stage
+from ..control.scheduler import Scheduler
 from ..control.slots import Owner
 from ..control.tree import Node
 from ..control.types import Completion, Op, OpKind, Progress, Slots, Wait
@@ -215,6 +218,8 @@ class EngineMachine:
     def complete(self, op_id: int, pages: int | None = None) -> None:
         """An operation ends, with `pages` good ones, or as well as it can. Legal if `may_end`."""
         op = self.plane.in_flight[op_id].op
+        if op.kind is OpKind.CLEAR:
+            self.store.pages.clear()
         if op.kind is OpKind.COMPUTE:
             pages = op.pages if pages is None or not op.batch.may_stop else min(max(pages, 1), op.pages)
             self._computed(op.batch, pages)
@@ -257,6 +262,12 @@ class EngineMachine:
                 self.plane.cancel(op.op_id)
 
     # What can happen: the store
+
+    @happens
+    def clear_storage(self) -> None:
+        """The operator empties L3. Legal if there is one."""
+        self.log.add(EntryKind.CLEAR, self.now_s)
+        self.engine.clear_storage()
 
     @happens
     def store_has(self, tokens: Sequence[int]) -> None:

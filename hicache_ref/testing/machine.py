@@ -49,8 +49,7 @@ class WatchedLeaves(EvictableLeaves):
         self._cache = cache
 
     def pop(self) -> Node | None:
-        nodes = self._cache.tree.nodes()
-        free = [node for node in nodes if self._is_leaf(node) and not invariants.is_set_aside(node)]
+        free = [node for node in self._cache.tree.nodes() if self._is_leaf(node)]
         node = super().pop()
         if node is None:
             _require(not free, f"L5: nothing to evict, although {len(free)} leaves are free")
@@ -177,6 +176,7 @@ class Machine:
         request = self.waiting[rid]
         self.admission = admission = self._drive("admit", rid, request.namespace, _first(request.key, pages))
         if admission.lease is None:
+            self._check_refusal(admission.match.node)
             return False
         self.running[rid] = self.waiting.pop(rid)
         self._spoil(admission.lease)
@@ -208,6 +208,8 @@ class Machine:
         request.key = self.key(request.symbols)
         key = _first(request.key, len(held.key) // ATOM_BYTES + pages)
         ok = bool(self._drive("extend", rid, key))
+        if not ok:
+            self._check_refusal(self.cache.tree.root)
         self._spoil(held)
         return ok
 
@@ -398,20 +400,26 @@ class Machine:
         self._check_counters()
 
     def _take_l1(self, pages: int) -> None:
-        """A request of `pages` unheard-of pages is admitted, and goes away.
-
-        It may have to try again: evictions of write_back may start stores, which hold host copies until they end.
-        """
+        """A request of `pages` unheard-of pages is admitted, and goes away."""
         strangers = [STRANGER + len(self.story) * self.setup.l1_pages + page for page in range(pages)]
         rid = self.arrive([*strangers, STRANGER] if self.setup.keyspace == "pairs" else strangers)
         self.poll_until_done(rid)
-        for _ in range(MOST_ROUNDS):
-            self.settle()
-            if self.admit(rid):
-                self.discard(rid)
-                self.settle()
-                return
-        raise LawBroken(f"L5: {pages} pages of L1 cannot be had, {self.cache.tree.protected} are held")
+        self.settle()
+        _require(self.admit(rid), f"L5: {pages} pages of L1 cannot be had, {self.cache.tree.protected} are held")
+        self.discard(rid)
+        self.settle()
+
+    def _check_refusal(self, last: Node) -> None:
+        """L5: who is refused room has had everything evicted that nobody uses, but the path to `last` he was to share.
+        No transfer in flight can keep L1 full."""
+        shared = set()
+        node: Node | None = last
+        while node is not None:
+            shared.add(node.id)
+            node = node.parent
+        for node in self.cache.tree.nodes():
+            used = node.device is None or node.lock or node.id in shared
+            _require(bool(used), f"L5: refused, although node {node.id} could have been evicted")
 
     # Within
 

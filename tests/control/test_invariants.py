@@ -119,6 +119,13 @@ def hold_without_knowing(cache):
     hold.nodes.clear()
 
 
+def leave_and_be_held_by_nobody(cache):
+    lower = nodes(cache)[2]
+    cache.tree.remove(lower)
+    cache.l2.hand_over(lower.host, Owner.TREE, Owner.TRANSIT)
+    cache.ledger.detached[lower.id] = lower
+
+
 def expect_a_completion_for_nothing(cache):
     cache.ledger.open[99] = lambda event: None
 
@@ -152,6 +159,7 @@ def prefetch(cache):
         (hang_under_a_wrong_name, "hangs under a wrong name"),
         (have_slots_for_other_pages, "a slice has not its length"),
         (hold_without_being_known, "L4: node . is held by nobody"),
+        (leave_and_be_held_by_nobody, "L4: node . has left the tree, and is held by nobody"),
         (hold_without_knowing, "L3: node . has a host lock that does not know it"),
         (expect_a_completion_for_nothing, r"L4: operations \{99\} are in no table"),
         (wait_for_a_completion_nobody_expects, "L4: an operation waits for a completion nobody expects"),
@@ -185,14 +193,3 @@ def test_rest_is_not_rest(cache, crime, law):
     invariants.check(cache)
     with pytest.raises(LawBroken, match=law):
         invariants.check_at_rest(cache)
-
-
-def test_a_node_above_a_hold_is_set_aside(cache):
-    """It cannot be dropped before the hold ends, and so need not be a candidate."""
-    upper, middle, lower = nodes(cache)
-    assert not invariants.is_set_aside(middle)
-    hold = HostLock(lower)
-    assert invariants.is_set_aside(middle)
-    assert not invariants.is_set_aside(upper), "it can be demoted"
-    hold.release()
-    assert not invariants.is_set_aside(middle)

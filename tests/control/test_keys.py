@@ -104,4 +104,4 @@ def test_common_pages_counts_whole_atoms(a, b, a_at, b_at):
 
 def test_prefix_unique_atoms_are_their_own_names():
     key = struct.pack("=3q", 5, -1, 2**62)
-    assert AtomKeys().chain(key, None) == AtomKeys().chain(key, "whatever") == [5, -1, 2**62]
+    assert list(AtomKeys().chain(key, None)) == list(AtomKeys().chain(key, "whatever")) == [5, -1, 2**62]

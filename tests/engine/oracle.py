@@ -13,10 +13,11 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
+from hicache_ref.control.active import Active
+from hicache_ref.control.batches import Decode, Prefill
 from hicache_ref.control.cache import HiCache
 from hicache_ref.control.keys import ATOM_BYTES
 from hicache_ref.control.lease import Lease, commit, discard, release
-from hicache_ref.control.scheduler import Active, Decode, Prefill
 from hicache_ref.control.slots import Owner
 from hicache_ref.control.types import Completion, Op, OpKind, Wait
 from hicache_ref.testing.engine_machine import EngineSetup, Prompt

@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from hicache_ref.control.budget import SchedulerLimits
 from hicache_ref.control.rules import PROFILES
-from hicache_ref.control.scheduler import SchedulerLimits
 from hicache_ref.control.types import OpKind
 from hicache_ref.policy.prefetch import PREFETCH
 from hicache_ref.policy.schedule import SCHEDULE

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hicache_ref.control.active import Active
 from hicache_ref.control.running import Running
-from hicache_ref.control.scheduler import Active
 
 CLIP = 12
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hicache_ref.control.scheduler import Active, Decode, Prefill, SchedulerLimits, Stage
+from hicache_ref.control.active import Active, Stage
+from hicache_ref.control.batches import Decode, Prefill
+from hicache_ref.control.budget import SchedulerLimits
 from hicache_ref.control.types import OpKind
 from hicache_ref.policy.schedule import SCHEDULE
 from hicache_ref.testing.engine_machine import EngineMachine, EngineSetup

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from random import Random
 
-from hicache_ref.control.scheduler import SchedulerLimits
+from hicache_ref.control.budget import SchedulerLimits
 from hicache_ref.testing.engine_machine import EngineMachine, EngineSetup
 from hicache_ref.testing.session import Setup
 

@@ -73,7 +73,9 @@ class Reference:
             flow.rate = Fraction(0)
         rising = list(flows)
         while rising:
-            weight = [Fraction(sum(w for flow in rising for at, w in flow.path if at == link)) for link in range(len(room))]
+            weight = [
+                Fraction(sum(w for flow in rising for at, w in flow.path if at == link)) for link in range(len(room))
+            ]
             rise = min(room[link] / weight[link] for link in range(len(room)) if weight[link])
             for flow in rising:
                 flow.rate += rise
