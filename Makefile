@@ -22,7 +22,7 @@ test: check unit
 check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy hicache_ref hicache_sim workloads
+	$(BIN)/mypy hicache_ref hicache_sim workloads benchmarks
 	$(BIN)/lint-imports
 
 unit: $(STAMP)
@@ -45,8 +45,12 @@ test-fast: $(STAMP) fast
 	cd tests/golden && ../../$(FAST)/bin/python replay.py hiradix_l3_v0.5.7.jsonl.gz
 	$(BIN)/python tests/same_summary.py $(BIN)/hicache $(FAST)/bin/hicache
 
+# Takes minutes, alone on the machine; `make bench BENCH=--quick` takes two. Compiled rows need `make fast`.
+bench: $(STAMP)
+	HICACHE_FAST_PYTHON=$(wildcard $(FAST)/bin/python) $(BIN)/python -m benchmarks $(BENCH)
+
 fuzz: $(STAMP)
 	$(BIN)/python -m hicache_ref.testing.fuzz --seeds 20000 --jobs 2
 
 clean:
-	rm -rf $(VENV) $(FAST) out build *.egg-info
+	rm -rf $(VENV) $(FAST) .venv-bench out build *.egg-info

@@ -12,7 +12,7 @@ from .hotspots import hotspots
 from .machine import load, machine
 from .match_insert import match_insert
 from .measure import ROOT, Table
-from .scale import Scale, chosen, options, tell
+from .scale import WHOLE, Scale, chosen, options, tell
 from .targets import verdicts
 from .timed import timed
 from .untimed import untimed
@@ -38,8 +38,12 @@ def main() -> None:
     about, before = machine(), load()
     tables = measure(chosen(arguments))
     tell(verdicts(tables))
+    after = machine()["revision"]
+    if after != about["revision"]:
+        about["revision"] += f", changed to {after} during the run"
     about["load averages"] = f"{before} before; {load()} after"
     command = "python -m benchmarks" + " --quick" * arguments.quick + " --no-peers" * arguments.no_peers
+    command += f" --most-s {arguments.most_s:g}" if arguments.most_s != WHOLE.most_s else ""
     report.write(arguments.out, tables, about, command)
     print(f"\nwritten to {arguments.out}")
 

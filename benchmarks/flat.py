@@ -8,10 +8,11 @@ Rules of this file
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 
 from .inputs import SPEED_SEED
 from .measure import Build, Row, Table, TimedOut, builds, fresh, run
-from .scale import MOST_S, Scale, main
+from .scale import Scale, main
 from .timed import THREE
 from .untimed import FLAGS
 
@@ -29,8 +30,12 @@ def flat(scale: Scale) -> Table:
     table = Table("flat", "Cost of a request as the stream grows", seeds={"speed trace": SPEED_SEED})
     build = builds()[-1]
     for kind, lengths in (("untimed", scale.curve), ("timed", scale.timed_curve)):
-        for requests in lengths:
-            table.rows.append(_point(kind, build, requests, scale, table))
+        taken_s = 0.0
+        for before, requests in pairwise([0, *lengths]):
+            expected_s = taken_s / before * requests if before else 0.0
+            row = _point(kind, build, requests, expected_s, scale, table)
+            table.rows.append(row)
+            taken_s = row["wall s"] or scale.most_s
     requests = min(100_000, scale.curve[-1])
     argv = [sys.executable, "-c", GENERATE, str(requests)]
     table.ran(argv)
@@ -39,17 +44,20 @@ def flat(scale: Scale) -> Table:
     return table
 
 
-def _point(kind: str, build: Build, requests: int, scale: Scale, table: Table) -> Row:
-    """One run; without figures if it took too long. Timed runs write their files, so that they need not hold them."""
+def _point(kind: str, build: Build, requests: int, expected_s: float, scale: Scale, table: Table) -> Row:
+    """One run; without figures if it takes too long. Timed runs write their files, so that they need not hold them."""
     out = ("--out", fresh(scale.work / "run")) if kind == "timed" else ()
     argv = build.replay("speed", "--set", f"count={requests}", *KINDS[kind], *out)
-    table.ran(argv)
     row: Row = {"replay": kind, "who": build.name, "requests": requests}
     row |= dict.fromkeys((COST, "process CPU us/request", "peak MiB", "wall s"))
+    if expected_s > scale.most_s:
+        table.notes.append(f"{kind}, {requests:,} requests: not run, it would take about {expected_s:,.0f} s.")
+        return row
+    table.ran(argv)
     try:
-        usage = run(argv, MOST_S)
+        usage = run(argv, scale.most_s)
     except TimedOut:
-        table.notes.append(f"{kind}, {requests:,} requests: ended after {MOST_S:.0f} s, no figures.")
+        table.notes.append(f"{kind}, {requests:,} requests: ended after {scale.most_s:.0f} s, no figures.")
         return row
     return row | {
         COST: usage.json["simulation"]["replay_cpu_s"] / requests * 1e6,

@@ -21,9 +21,11 @@ from .timed import FILES, L1_ONLY, PROCESS
 CURVE = "curve.png"
 HEAD = """# Speed
 
-Measured by `{command}`, which `make bench` runs; the programs are in `benchmarks/`. Figures are from CPU seconds (user
-and system) of fresh processes, one thread each; where a command ran several times: the median (lowest to highest).
-Programs that are compared took turns on the same input. Where the notes say that both sides agree, this was checked.
+Measured by `{command}`, as `make bench` does; the programs are in `benchmarks/`.
+
+Figures are from CPU seconds (user and system) of fresh processes, one thread each; where a command ran several times:
+the median (lowest to highest). Programs that are compared took turns on the same input. Where the notes say that both
+sides agree, this was checked.
 """
 
 

@@ -12,8 +12,8 @@ from .measure import OURS, Row, Table
 Tables = Mapping[str, Table]
 FLAT = 1.25
 """Costs that differ by less count as equal, on a machine that others use too."""
-FULL = 10_000
-"""Requests after which the caches of the stream are full, so that costs can be compared."""
+FULL, MILLION = 10_000, 1_000_000
+"""Lengths of streams that are compared; after the first, the caches are full."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,13 @@ def column(table: str, name: str, **values: Any) -> Callable[[Tables], list[floa
     return measured
 
 
-def growth(kind: str) -> Callable[[Tables], list[float]]:
-    """CPU of a request in the longest stream over that in a stream which just fills the caches."""
+def growth(kind: str, name: str) -> Callable[[Tables], list[float]]:
+    """A figure of the stream of a million over that of a stream which just fills the caches."""
 
     def measured(tables: Tables) -> list[float]:
-        rows = [row for row in tables["flat"].rows if row["replay"] == kind]
-        costs = {row["requests"]: row[flat.COST] for row in rows if row[flat.COST] is not None}
-        longest = max(costs, default=FULL)
-        return [costs[longest] / costs[FULL]] if FULL in costs and longest > FULL else []
+        rows = [row for row in tables["flat"].rows if row["replay"] == kind and row[name] is not None]
+        figures = {row["requests"]: row[name] for row in rows}
+        return [figures[MILLION] / figures[FULL]] if {FULL, MILLION} <= figures.keys() else []
 
     return measured
 
@@ -72,8 +71,12 @@ TARGETS = (
     Target(
         "match + insert, page 64: times the real RadixCache", 3, column("match_insert", match_insert.TIMES, page=64)
     ),
-    Target(f"untimed: a request of the longest stream over one of {FULL:,}", FLAT, growth("untimed"), most=True),
-    Target(f"timed: a request of the longest stream over one of {FULL:,}", FLAT, growth("timed"), most=True),
+    Target(
+        f"untimed: CPU of a request, of {MILLION:,} over of {FULL:,}", FLAT, growth("untimed", flat.COST), most=True
+    ),
+    Target(f"untimed: peak memory, {MILLION:,} over {FULL:,}", FLAT, growth("untimed", "peak MiB"), most=True),
+    Target(f"timed: CPU of a request, of {MILLION:,} over of {FULL:,}", FLAT, growth("timed", flat.COST), most=True),
+    Target(f"timed: peak memory, {MILLION:,} over {FULL:,}", FLAT, growth("timed", "peak MiB"), most=True),
 )
 
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import gc
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 from simpy import Environment
 
@@ -34,6 +34,9 @@ from .run import Simulation
 from .summary import timed_summary, untimed_summary
 from .untimed import replay as replay_untimed
 
+if TYPE_CHECKING:  # pandas takes as long to import as a short replay; only who looks at the tables needs it.
+    import pandas as pd
+
 Progress = Callable[[int, float], None]
 
 
@@ -43,8 +46,18 @@ class Result:
 
     plan: Plan
     summary: dict[str, Any]
-    requests: pd.DataFrame = field(default_factory=pd.DataFrame)
-    timeline: pd.DataFrame = field(default_factory=pd.DataFrame)
+    arrow_requests: list[pa.Table] = field(default_factory=list, repr=False)
+    arrow_timeline: list[pa.Table] = field(default_factory=list, repr=False)
+
+    @cached_property
+    def requests(self) -> pd.DataFrame:
+        """One row a request, columns as in `requests.parquet`."""
+        return _frame(self.arrow_requests)
+
+    @cached_property
+    def timeline(self) -> pd.DataFrame:
+        """One row a sample, columns as in `timeline.parquet`."""
+        return _frame(self.arrow_timeline)
 
 
 @dataclass(frozen=True)
@@ -52,8 +65,8 @@ class Options:
     """How to replay, beside what.
 
     limit: only so many requests. sequential: one request at a time, each when the one before has ended.
-    check: the laws after every step (slow). out: folder for the files. keep: tables in the result; without `out` they
-    are kept anyway.
+    check: the laws after every step (slow). out: folder for the files. keep: tables in the result; a stream without
+    end cannot.
     """
 
     limit: int | None = None
@@ -144,7 +157,7 @@ def _timed(made: Plan, workload: Workload, schedule: Schedule | None, options: O
             folder.write_timeline(run.recorder.samples)
             folder.write_perfetto(run.plane.slices or [], run.recorder.samples)
             folder.write_summary(summary)
-        return Result(made, summary, run.requests(), run.timeline())
+        return Result(made, summary, run.kept, run.timeline())
 
 
 class _Run:
@@ -165,7 +178,7 @@ class _Run:
         if self.plane.client is not None:
             self.plane.client.stored = reasons.stored
         self._folder, self._options = folder, options
-        self._kept: list[pd.DataFrame] = []
+        self.kept: list[pa.Table] = []
         log = None
         if folder is not None:
             log = EventLog()
@@ -209,18 +222,15 @@ class _Run:
             self._folder.write_requests(rows)
             if self._log is not None and len(self._log) > LOG_ROWS:
                 self._folder.write_log(self._log)
-        if self._folder is None or self._options.keep:
-            self._kept.append(_frame(request_columns(rows)))
+        if self._options.keep:
+            self.kept.append(pa.table(request_columns(rows)))
 
-    def requests(self) -> pd.DataFrame:
-        kept = self._kept
-        return kept[0] if len(kept) == 1 else pd.concat(kept, ignore_index=True) if kept else pd.DataFrame()
-
-    def timeline(self) -> pd.DataFrame:
-        columns = {name: np.array(column) for name, column in self.recorder.samples.arrays.items()}
-        return _frame(columns)
+    def timeline(self) -> list[pa.Table]:
+        if not self._options.keep:
+            return []
+        return [pa.table({name: np.array(column) for name, column in self.recorder.samples.arrays.items()})]
 
 
-def _frame(columns: Mapping[str, Any]) -> pd.DataFrame:
-    frame: pd.DataFrame = pa.table(dict(columns)).to_pandas()
+def _frame(tables: list[pa.Table]) -> pd.DataFrame:
+    frame: pd.DataFrame = (pa.concat_tables(tables) if tables else pa.table({})).to_pandas()
     return frame

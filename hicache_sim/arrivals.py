@@ -2,13 +2,15 @@
 room for one more.
 
 Rules of this file
-- The stream is read one request ahead, so a million of them cost no memory; only what waits for something is kept.
+- The stream is read one request ahead, so a million of them cost no memory: only what waits for something is kept, and
+  in a closed loop 8 bytes for the end of each, since who follows may be read much later.
 - A request is due at the latest of its own time, `think_s` after its parent's end, the end of all earlier waves, and
   the end of enough others if the workload bounds how many run at once.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
 
@@ -41,8 +43,9 @@ class Arrivals:
         """Due, but for the bound on how many run at once."""
         self._children: dict[int, list[Request]] = {}
         """Turns by the parent whose end they wait for."""
-        self._ended_s: dict[int, float] = {}
-        """Ends of requests whose children have not been read yet."""
+        self._ended_s = array("d")
+        """Ends of requests, by id; negative until then."""
+        self._admitting = False
         self._unfinished: dict[int, int] = {}
         """Requests read and not ended, by wave."""
         self._later: dict[int, list[Request]] = {}
@@ -61,9 +64,9 @@ class Arrivals:
         """A request has ended, in whatever way."""
         self._live -= 1
         if self._linked:
-            self._ended_s[request_id] = self._env.now
+            now_s = self._ended_s[request_id] = self._env.now
             for child in self._children.pop(request_id, ()):
-                self._after_parent(child, self._ended_s.pop(request_id, self._env.now))
+                self._after_parent(child, now_s)
             self._end_wave(wave)
         self._admit()
 
@@ -74,9 +77,10 @@ class Arrivals:
         for request in self._requests:
             if self._linked:
                 self._unfinished[request.wave] = self._unfinished.get(request.wave, 0) + 1
+                self._ended_s.extend([-1.0] * (request.id + 1 - len(self._ended_s)))
                 if request.parent is not None:
-                    ended_s = self._ended_s.pop(request.parent, None)
-                    if ended_s is None:
+                    ended_s = self._ended_s[request.parent]
+                    if ended_s < 0.0:
                         self._children.setdefault(request.parent, []).append(request)
                     else:
                         self._after_parent(request, ended_s)
@@ -118,9 +122,13 @@ class Arrivals:
             self._queue.extend(self._later.pop(first, ()))
 
     def _admit(self) -> None:
+        if self._admitting:  # one that ends while it arrives makes room for the next, and the loop goes on
+            return
+        self._admitting = True
         while self._queue and (self._max_parallel is None or self._live < self._max_parallel):
             request = self._queue.popleft()
             # Its latency counts from when it was really sent.
             request.arrival_s = self._env.now
             self._live += 1
             self._arrive(request)
+        self._admitting = False

@@ -13,6 +13,7 @@ Rules of this file
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -74,7 +75,7 @@ class Piece(NamedTuple):
         return 2 * seconds / (first + math.sqrt(first * first + 4 * curve * seconds))
 
 
-class _Piecewise:
+class _Piecewise(ABC):
     """Decode in closed form, from `_pieces(batch)`: continuous, the last one without end."""
 
     layers: int
@@ -83,8 +84,8 @@ class _Piecewise:
         self.layers = layers
         self._by_batch: dict[int, tuple[Piece, ...]] = {}
 
-    def _pieces(self, batch: int) -> tuple[Piece, ...]:
-        raise NotImplementedError
+    @abstractmethod
+    def _pieces(self, batch: int) -> tuple[Piece, ...]: ...
 
     def _of(self, batch: int) -> tuple[Piece, ...]:
         pieces = self._by_batch.get(batch)

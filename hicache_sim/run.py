@@ -65,6 +65,8 @@ class Simulation:
         self.plane = plane
         self.stalls = 0
         self.stalled_s = 0.0
+        self.last_s = 0.0
+        """When the last thing happened. SimPy's clock may stand later, at an alarm that nobody needed any more."""
         self.arrivals = Arrivals(env, requests, self._arrive, linked, max_parallel)
         self._activate = activate
         self._observer = observer
@@ -92,10 +94,12 @@ class Simulation:
 
     def _report(self, event: Report, computed: bool) -> None:
         """The plane reports."""
+        self.last_s = self.env.now
         if self._log is not None:
             self._log.report(event, self.env.now)
         self.engine.on(event)
         if self._step is not None:
+            self._submit()
             if event.ends:
                 self._waiting_for.discard(event.op_id)
                 if not self._waiting_for:
@@ -122,6 +126,7 @@ class Simulation:
             self._submit()
 
     def _bring(self, request: Request) -> None:
+        self.last_s = self.env.now
         active = self._activate(request)
         if request.wave:
             self._waves[request.id] = request.wave
@@ -185,6 +190,7 @@ class Simulation:
                 plane.submit(op)
             else:
                 plane.cancel(op[0])
+        self._set_alarm()
 
     def _after_step(self) -> None:
         if self._check:
@@ -195,6 +201,9 @@ class Simulation:
         self._observer.stepped(self.env.now)
         if self._ready and (self.engine.batch is None or self.engine.batch.may_stop):
             self._schedule_step()
+
+    def _set_alarm(self) -> None:
+        """Look again when the first prefetch that a request waits for times out, even if nothing else happens."""
         deadline_s = self.engine.next_deadline_s()
         # One that has passed without effect belongs to a request that others keep from being considered.
         if deadline_s is not None and deadline_s != self._alarm_s and deadline_s > self.env.now:

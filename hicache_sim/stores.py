@@ -199,8 +199,14 @@ class WatermarkCleaner(Store):
 
     period_s = 30.0
 
-    def __init__(self, *sizes: float) -> None:
-        super().__init__(*sizes)
+    def __init__(
+        self,
+        capacity_pages: float,
+        high_watermark: float = 1.0,
+        low_watermark: float = 1.0,
+        lease_s: float = 0.0,
+    ) -> None:
+        super().__init__(capacity_pages, high_watermark, low_watermark, lease_s)
         self._next_s = self.period_s
 
     def probe(self, names: Sequence[Name], now_s: float) -> int:

@@ -14,6 +14,8 @@ from array import array
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
+
 from .types import PageKeys
 
 ATOM_BYTES = 8
@@ -80,7 +82,7 @@ class TokenPages:
         words = self._words(tokens)
         whole = len(words) // self._page_bytes * self._page_bytes
         if self.page_tokens == 1:
-            return words[:whole] if self.pairs else array("q", array("I", words)).tobytes()
+            return words[:whole] if self.pairs else np.frombuffer(words, np.uint32).astype(np.int64).tobytes()
         size, known, intern = self._page_bytes, self._atom_of, self._intern
         pages = (words[at : at + size] for at in range(0, whole, size))
         return array("q", [known[page] if page in known else intern(page) for page in pages]).tobytes()

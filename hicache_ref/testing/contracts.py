@@ -14,6 +14,7 @@ Rules of this file
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -30,16 +31,16 @@ class ContractBroken(AssertionError):
     """A policy does what no policy may."""
 
 
-class EvictionContract:
+class EvictionContract(ABC):
     """A rank is a pure function of a node, orders all leaves, and falls only if `rises_only` is False."""
 
     seeds: ClassVar[range] = range(12)
     """The lives it is tried in."""
 
     @staticmethod
+    @abstractmethod
     def policy() -> EvictionPolicy:
         """Makes the policy to be tested."""
-        raise NotImplementedError
 
     def test_says_what_it_is(self) -> None:
         _says(self.policy(), name=str, rises_only=bool, reads_future=bool)
@@ -68,16 +69,16 @@ class EvictionContract:
             fuzz(seed, eviction=self.policy())
 
 
-class WriteContract:
+class WriteContract(ABC):
     """Whether a node is written is a pure function of it."""
 
     seeds: ClassVar[range] = range(12)
     """The lives it is tried in."""
 
     @staticmethod
+    @abstractmethod
     def policy() -> WritePolicy:
         """Makes the policy to be tested."""
-        raise NotImplementedError
 
     def test_says_what_it_is(self) -> None:
         _says(self.policy(), name=str, counts_hits=bool, copies_on_eviction=bool)
@@ -114,16 +115,16 @@ FETCHES = [
 ]
 
 
-class PrefetchContract:
+class PrefetchContract(ABC):
     """A request goes on at the latest when all is there, and by time alone exactly when `deadline_s` says so."""
 
     seeds: ClassVar[range] = range(12)
     """The lives it is tried in."""
 
     @staticmethod
+    @abstractmethod
     def policy() -> PrefetchPolicy:
         """Makes the policy to be tested."""
-        raise NotImplementedError
 
     def test_says_what_it_is(self) -> None:
         _says(self.policy(), name=str)

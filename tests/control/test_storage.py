@@ -339,6 +339,48 @@ def test_an_answer_to_an_earlier_prefetch_does_not_end_the_next():
     machine.drain()
 
 
+@pytest.mark.parametrize("arrived", [0, 1, 2])
+def test_pages_whose_anchor_has_left_the_tree_are_given_back(arrived):
+    """The anchor lost its host copy, its write having failed, and then L1 needed the room: nothing may hang there."""
+    machine = with_l3(l1_pages=4, prefetch_capacity_tokens=1)
+    machine.serve([0, 0])
+    machine.store_has([0, 0, 1, 1])
+    rid = machine.arrive([0, 0, 1, 1])
+    machine.complete(*machine.in_flight(OpKind.BACKUP), 0)
+    answer(machine)
+    machine.serve([2] * 4)  # refused for load by now: computed
+    assert machine.cache.tree.peek(None, machine.key([0, 0])) == (0, 0)
+    machine.complete(*machine.in_flight(OpKind.FETCH), arrived)
+    assert machine.poll(rid)
+    assert machine.cache.counters.prefetch_wasted == arrived
+    machine.settle()
+    assert not machine.cache.ledger.detached
+    assert machine.cache.tree.peek(None, machine.key([0, 0, 1, 1])) == (0, 0)
+    machine.drain()
+
+
+def test_a_held_copy_that_has_left_the_tree_is_free_when_its_last_holder_lets_go():
+    machine = with_l3(l1_pages=4, l2_pages=2, changes={"prefetch_query_first": True})
+    machine.serve([0, 0, 0])  # too long for L2
+    machine.serve([0, 0, 0, 1])  # its last page is backed up
+    machine.settle()
+    small = machine.arrive([9])
+    machine.poll_until_done(small)
+    machine.admit(small)  # [1] is demoted
+    machine.discard(small)
+    first, second = machine.arrive([0, 0, 0, 1, 5]), machine.arrive([0, 0, 0, 1, 6])
+    assert not list(machine.cache.make_room(4)), "write_through need not wait"
+    assert len(machine.cache.ledger.detached) == 1
+    machine.tick()
+    assert machine.cache.l2.free == 1
+    machine.abort(first)
+    assert machine.cache.l2.free == 1
+    machine.abort(second)
+    assert machine.cache.l2.free == 2
+    machine.settle()
+    assert not machine.cache.ledger.detached
+
+
 # Into the tree
 
 
