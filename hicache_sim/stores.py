@@ -138,8 +138,14 @@ class WatermarkLease(Store):
     """Above the high watermark, or when full, evicts down to the low one, oldest lease first; leased pages stay, and
     a write that finds no room is refused at once (Mooncake). Probing and reading grant the lease, writing does not."""
 
-    def __init__(self, *sizes: float) -> None:
-        super().__init__(*sizes)
+    def __init__(
+        self,
+        capacity_pages: float,
+        high_watermark: float = 1.0,
+        low_watermark: float = 1.0,
+        lease_s: float = 0.0,
+    ) -> None:
+        super().__init__(capacity_pages, high_watermark, low_watermark, lease_s)
         self._written: deque[tuple[float, deque[Name]]] = deque()
         """What was written when: pages held since that very time have never had a lease."""
 

@@ -1,4 +1,4 @@
-"""When requests arrive: by the clock, after an answer, after a round, as many at once as may; and what is kept of them."""
+"""When requests arrive: by the clock, after an answer, after a round, so many at once; and what is kept of them."""
 
 from __future__ import annotations
 

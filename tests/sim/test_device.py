@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -131,8 +132,8 @@ SHARE = 0.25
 
 def slowed(start_s: float, work_s: float, copies: list[tuple[float, float]]) -> float:
     """A second beside a copy does 0.75 s of work, however many copies there are."""
-    edges = sorted({start_s, *(edge for span in copies for edge in span if edge > start_s)}) + [math.inf]
-    for begin_s, end_s in zip(edges, edges[1:], strict=False):
+    edges = sorted({start_s, math.inf, *(edge for span in copies for edge in span if edge > start_s)})
+    for begin_s, end_s in pairwise(edges):
         rate = 1.0 - SHARE * any(at <= begin_s and end_s <= until for at, until in copies)
         if begin_s + work_s / rate <= end_s:
             return begin_s + work_s / rate

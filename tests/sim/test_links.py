@@ -1,4 +1,4 @@
-"""Links and streams: fair shares against an exact reference, bytes conserved, heads that take nothing, jobs in order."""
+"""Links and streams: fair shares against an exact reference, bytes conserved, heads take nothing, jobs in order."""
 
 from __future__ import annotations
 

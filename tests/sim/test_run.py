@@ -166,7 +166,7 @@ def test_timeout_goes_on_when_all_is_there():
     world = World([request(0, 0.0, A, 41, 1)], prefetch="timeout", **STORED).hold_in_store(A, 40).run()
     assert world.ttft(0) == near(10e-3 + 10e-3 + 1e-3 / 4)
     # The run is over when the last page is stored, though the alarm was set for later.
-    assert world.sim.last_s == near(world.ttft(0) + 0e-3)
+    assert world.sim.last_s == near(world.ttft(0))
     assert world.env.now > 1.0
 
 
@@ -432,11 +432,7 @@ def test_any_run_keeps_the_laws(first):
         assert busy_s <= world.env.now + 1e-9
         assert plane.device.waited_s + plane.device.slowed_s <= plane.device.busy_s + 1e-9
         if plane.client is not None:
-            assert (
-                machine.store_read.moved_bytes
-                == pytest.approx(plane.client.read_pages * plane.client._read_bytes, rel=1)
-                or True
-            )
+            assert plane.client.written_pages >= counters.stored
 
 
 @pytest.mark.parametrize("seed", range(10))
