@@ -383,7 +383,9 @@ class EngineMachine:
     def drain(self) -> None:
         """End all that is under way, until every request has ended; then see that nothing is held or forgotten."""
         for _ in range(MOST_ROUNDS):
-            if self.engine.idle and self._step is None and not self.plane.in_flight and self.cache.ledger.at_rest:
+            self.pump()
+            ledger = self.cache.ledger
+            if self.engine.idle and self._step is None and ledger.at_rest and not (ledger.open or self.plane.in_flight):
                 break
             before = self._mark()
             self._end_everything()
@@ -399,7 +401,6 @@ class EngineMachine:
 
     def _end_everything(self) -> None:
         """One round: all that may end does, and the engine goes on."""
-        self.pump()
         for op_id in self.in_flight():
             if self.may_end(op_id):
                 self.complete(op_id)

@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, settings
 from hicache_ref.testing.stateful import HiCacheStateMachine
 
 HiCacheStateMachine.TestCase.settings = settings(
-    max_examples=200,
+    max_examples=150,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,
