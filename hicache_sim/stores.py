@@ -56,7 +56,7 @@ class Store:
         """Write what is not there; how many leading pages are there afterwards."""
         held = self.held
         if self._fits(names, self.capacity_pages):
-            held.update(dict.fromkeys(names, now_s))
+            self._add(names, now_s)
             return len(names)
         for at, name in enumerate(names):
             if name in held:
@@ -81,6 +81,11 @@ class Store:
         """Whether all of `names` are new and fit below `limit`: the common case, done in bulk."""
         return len(self.held) + len(names) <= limit and self.held.keys().isdisjoint(names)
 
+    def _add(self, names: Sequence[Name], now_s: float) -> None:
+        held = self.held
+        for name in names:
+            held[name] = now_s
+
     def _touch(self, names: Sequence[Name], now_s: float) -> None:
         held = self.held
         for name in names:
@@ -99,7 +104,7 @@ class Lru(Store):
     def write(self, names: Sequence[Name], now_s: float) -> int:
         held = self.held
         if self._fits(names, self.capacity_pages):
-            held.update(dict.fromkeys(names, now_s))
+            self._add(names, now_s)
             return len(names)
         for name in names:
             if name in held:
@@ -135,8 +140,8 @@ class LruPageTable(Lru):
 
 
 class WatermarkLease(Store):
-    """Above the high watermark, or when full, evicts down to the low one, oldest lease first; leased pages stay, and
-    a write that finds no room is refused at once (Mooncake). Probing and reading grant the lease, writing does not."""
+    """Above the high watermark, or when full, evicts down to the low one, oldest use first; leased pages stay, and a
+    write that finds no room is refused at once (Mooncake). Probing and reading grant the lease, writing does not."""
 
     def __init__(
         self,
@@ -146,8 +151,9 @@ class WatermarkLease(Store):
         lease_s: float = 0.0,
     ) -> None:
         super().__init__(capacity_pages, high_watermark, low_watermark, lease_s)
-        self._written: deque[tuple[float, deque[Name]]] = deque()
-        """What was written when: pages held since that very time have never had a lease."""
+        self._written: deque[tuple[float, Sequence[Name], int]] = deque()
+        """What was written when, and how much of it is known to be gone or to have had a lease since: a page held since
+        the very time of its writing has never had one. Not older than the oldest page by more than a lease."""
 
     def probe(self, names: Sequence[Name], now_s: float) -> int:
         found = super().probe(names, now_s)
@@ -157,10 +163,10 @@ class WatermarkLease(Store):
     def write(self, names: Sequence[Name], now_s: float) -> int:
         held = self.held
         if self._fits(names, self.high_pages):
-            held.update(dict.fromkeys(names, now_s))
-            self._written.append((now_s, deque(names)))
+            self._add(names, now_s)
+            self._written.append((now_s, names, 0))
             return len(names)
-        done, new = len(names), deque[Name]()
+        done, new = len(names), list[Name]()
         for at, name in enumerate(names):
             if name in held:
                 continue
@@ -172,30 +178,35 @@ class WatermarkLease(Store):
                     break
             held[name] = now_s
             new.append(name)
-        self._written.append((now_s, new))
+        self._written.append((now_s, new, 0))
         return done
 
     def _evict(self, now_s: float) -> None:
-        """Leases end in the order of the last uses; only a page that never had one may be free before the first."""
+        """The first page on lease ends the search in the order of use; behind it only fresh ones are free."""
         held = self.held
         for _ in range(math.ceil(len(held) - self.low_pages)):
-            oldest = next(iter(held))
-            fresh = self._oldest_fresh()
-            if fresh is not None and held[fresh] < held[oldest]:
-                oldest = fresh
-            if held[oldest] > now_s:
-                return
-            del held[oldest]
+            oldest, leased_until_s = held.popitem(last=False)
+            if leased_until_s > now_s:
+                held[oldest] = leased_until_s
+                held.move_to_end(oldest, last=False)
+                fresh = self._oldest_fresh()
+                if fresh is None:
+                    return
+                del held[fresh]
             self.evicted += 1
+        oldest_s = next(iter(held.values()), math.inf) - self.lease_s
+        while self._written and self._written[0][0] < oldest_s:
+            self._written.popleft()
 
     def _oldest_fresh(self) -> Name | None:
+        """The page written first of those that have never had a lease."""
         held, written = self.held, self._written
         while written:
-            at_s, names = written[0]
-            while names:
-                if held.get(names[0]) == at_s:
-                    return names[0]
-                names.popleft()
+            at_s, names, start = written[0]
+            for at in range(start, len(names)):
+                if held.get(names[at]) == at_s:
+                    written[0] = at_s, names, at
+                    return names[at]
             written.popleft()
         return None
 

@@ -191,16 +191,17 @@ class TestWatermarkLease(StoreContract):
         now_s = 0.0
         for call, names, wait_s in story:
             now_s += wait_s
-            before = dict(store.held)
-            refused = store.refused
+            before, refused = dict(store.held), store.refused
             answer = getattr(store, call)(names, now_s)
             if call != "write":
                 assert all(store.held[name] == now_s + LEASE_S for name in names[:answer])
+                assert list(store.held)[len(before) - answer :] == names[:answer]
                 continue
-            kept = [until_s for name, until_s in before.items() if store.held.get(name) == until_s]
-            gone = [until_s for name, until_s in before.items() if name not in store.held]
-            assert all(until_s <= now_s for until_s in gone)
-            assert not kept or not gone or max(gone) <= min(kept)
+            gone = [name for name in before if name not in store.held]
+            kept = [name for name in before if name in store.held and name not in names]
+            assert all(before[name] <= now_s for name in gone)
+            order = [name for name in before if name in gone or (name in kept and before[name] <= now_s)]
+            assert order[: len(gone)] == gone
             if store.refused > refused:
                 assert all(until_s > now_s for name, until_s in store.held.items() if name not in names)
 
