@@ -5,6 +5,8 @@ Rules every plane keeps, and one test suite checks:
    are good;
 2. those pages of the destination hold the right bytes; the rest is garbage, and control treats it so;
 3. the plane touches the destination only between submit and completion, and never allocates, evicts or decides;
+   pages that a `Progress` has reported it touches no more. Where a call hangs that cannot be taken back, the completion
+   says so (`lingers`), and a `Released` when it has returned;
 4. an IO failure is a completion, never an exception, never a dead thread; everything a plane holds is bounded.
 """
 
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from .control.types import Completion, Op, Progress
+from .control.types import Op, Report
 
 
 class Capabilities(NamedTuple):
@@ -38,6 +40,6 @@ class DataPlane(Protocol):
         """Stop an operation early if it can be. Its completion comes all the same."""
         ...
 
-    def poll(self) -> list[Completion | Progress]:
+    def poll(self) -> list[Report]:
         """Everything reported since the last call, in order, without waiting."""
         ...

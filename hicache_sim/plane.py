@@ -22,7 +22,7 @@ from simpy import Environment
 from simpy.events import Timeout
 
 from hicache_ref.control.batches import Costs
-from hicache_ref.control.types import Completion, Op, OpKind, Progress
+from hicache_ref.control.types import Completion, Op, OpKind, Progress, Report
 from hicache_ref.plane import Capabilities
 
 from .copies import CopyModel
@@ -32,8 +32,6 @@ from .links import Fabric, Link, Path, Stream
 
 BATCH_PAGES = 128
 """Pages a store is asked for at a time (upstream's `storage_batch_size`)."""
-
-Report = Completion | Progress
 
 
 @dataclass(slots=True)

@@ -23,12 +23,12 @@ from hicache_ref.control import invariants
 from hicache_ref.control.active import Active
 from hicache_ref.control.engine import Engine
 from hicache_ref.control.log import EntryKind, EventLog
-from hicache_ref.control.types import Op, Wait
+from hicache_ref.control.types import Op, Report, Wait
 from workloads.request import Request
 
 from .arrivals import Arrivals
 from .errors import Stuck
-from .plane import Report, SimPlane
+from .plane import SimPlane
 
 _LAST: Any = 9
 """SimPy priority of steps: after everything else at the same instant."""

@@ -26,7 +26,7 @@ from .policies import EvictionPolicy, WritePolicy
 from .rules import Rules
 from .slots import Owner, SlotPool
 from .tree import HostLock, Match, Node, RadixTree
-from .types import Cancel, Completion, Op, OpKind, Progress, Slots, Wait
+from .types import Cancel, Completion, Op, OpKind, Progress, Released, Report, Slots, Wait
 
 if TYPE_CHECKING:
     from .storage import StorageSide
@@ -100,8 +100,11 @@ class HiCache:
         """Ask the plane to stop an operation early. Its completion comes all the same."""
         self._outbox.append(Cancel(op_id))
 
-    def on(self, event: Completion | Progress) -> None:
+    def on(self, event: Report) -> None:
         """A plane's report. Only noted here; acted on at the next `tick`."""
+        if isinstance(event, Released):
+            self._let_go(event.op_id)
+            return
         handler = self.ledger.open.get(event.op_id)
         if handler is None:
             raise ProtocolError(f"report on operation {event.op_id}, which is not in flight: {event}")
@@ -110,6 +113,10 @@ class HiCache:
             if prefetch is None or prefetch.fetch_op != event.op_id:
                 raise ProtocolError(f"progress of operation {event.op_id}, which is no FETCH: {event}")
         handler(event)
+
+    def _let_go(self, op_id: int) -> None:
+        if self.storage is None or not self.storage.let_go(op_id):
+            raise ProtocolError(f"release of operation {op_id}, which does not linger")
 
     def tick(self, now_s: float) -> None:
         """Act on what came back (upstream's `check_hicache_events`)."""

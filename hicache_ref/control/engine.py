@@ -16,7 +16,7 @@ from .active import Active
 from .batches import Decode, Prefill
 from .cache import HiCache
 from .scheduler import Scheduler
-from .types import Cancel, Completion, Op, OpKind, Progress, Wait
+from .types import Cancel, Completion, Op, OpKind, Progress, Report, Wait
 
 
 class Engine:
@@ -54,7 +54,7 @@ class Engine:
             raise ValueError("there is no L3 to clear: the engine was built without a storage backend")
         storage.clear()
 
-    def on(self, event: Completion | Progress) -> None:
+    def on(self, event: Report) -> None:
         """A plane's report."""
         self.cache.on(event)
         self._news = True

@@ -37,7 +37,8 @@ def check_at_rest(cache: HiCache) -> None:
     """L4: with no operation in flight and no request running, nothing is held."""
     check(cache)
     ledger = cache.ledger
-    _require(ledger.at_rest and not ledger.open and cache.queued_load is None, "L4: tables are not empty at rest")
+    left = ledger.open or ledger.detached or ledger.lingering or ledger.lingering_stores or cache.queued_load
+    _require(ledger.at_rest and not left, "L4: tables are not empty at rest")
     for node in cache.tree.nodes():
         _require(not node.lock and not node.host_locks, f"L4: node {node.id} is held at rest")
         _require(node.write is None and node.load is None, f"L4: node {node.id} has a transfer at rest")
@@ -60,6 +61,7 @@ def _slots_conserved(cache: HiCache, nodes: list[Node]) -> None:
     held = {id(p): p.slots for p in (*cache.ledger.fetching.values(), *cache.ledger.prefetching.values())}
     returning = sum(len(slots) for slots in cache.ledger.released)
     arriving = sum(len(slots) for slots in held.values() if slots is not None)
+    arriving += sum(len(slots) for slots in cache.ledger.lingering.values())
     arriving += sum(len(node.host) for node in cache.ledger.detached.values() if node.host is not None)
     # A cancelled prefetch whose pages have been inserted still names them until its last operation completes.
     landed = sum(p.good_pages for p in {id(p): p for p in cache.ledger.fetching.values()}.values() if p.cancelled)
@@ -160,7 +162,7 @@ def _holds_are_known(cache: HiCache, nodes: list[Node]) -> None:
     """L4: every hold on a host copy belongs to an operation or a waiting request, and will end with it."""
     ledger = cache.ledger
     loads = [*ledger.loading.values(), *([cache.queued_load] if cache.queued_load is not None else [])]
-    holders = [store.hold for store in ledger.storing.values()]
+    holders = [store.hold for store in (*ledger.storing.values(), *ledger.lingering_stores.values())]
     holders += [prefetch.hold for prefetch in ledger.prefetching.values() if prefetch.hold is not None]
     holders += [chain.host_lock for load in loads for chain in load.chains if chain.host_lock is not None]
     known = {id(hold) for hold in holders}

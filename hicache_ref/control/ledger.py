@@ -162,6 +162,10 @@ class Ledger:
         """Prefetches whose store has answered and whose L2 pages are yet to be allocated (0.5.23)."""
         self.detached: dict[int, Node] = {}
         """Nodes that have left the tree while somebody held them; their host slots are in transit until he lets go."""
+        self.lingering: dict[int, Slots] = {}
+        """Host slots into which a FETCH that was given up may still write, by operation."""
+        self.lingering_stores: dict[int, Store] = {}
+        """STOREs that were given up and may still read what they hold."""
         self.released: list[Slots] = []
         """Host slots on their way back to the pool."""
 
@@ -172,7 +176,7 @@ class Ledger:
 
     @property
     def at_rest(self) -> bool:
-        """Nothing in flight, nothing to drain."""
+        """Nothing in flight, nothing to drain. What lingers or is detached may stay for ever, and helps nobody."""
         return not (
             self.writing
             or self.loading
@@ -183,7 +187,6 @@ class Ledger:
             or self.stored
             or self.answered
             or self.released
-            or self.detached
         )
 
     @property

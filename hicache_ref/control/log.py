@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from .active import Active
 from .engine import Engine
-from .types import Cancel, Completion, Op, Progress
+from .types import Cancel, Completion, Op, Progress, Released, Report
 
 
 class EntryKind(IntEnum):
@@ -31,6 +31,10 @@ class EntryKind(IntEnum):
     TICK = 7
     CLEAR = 8
     """L3 is emptied."""
+    LINGER = 9
+    """A failure after which the plane may still touch the operation's pages."""
+    RELEASED = 10
+    """It touches them no more."""
 
 
 class Entry(NamedTuple):
@@ -60,13 +64,16 @@ class EventLog:
         self.subjects.append(subject)
         self.pages.append(pages)
 
-    def report(self, event: Completion | Progress, at_s: float) -> None:
-        if not event.ends:
+    def report(self, event: Report, at_s: float) -> None:
+        if isinstance(event, Released):
+            self.add(EntryKind.RELEASED, at_s, event.op_id)
+            return
+        if isinstance(event, Progress):
             kind = EntryKind.PROGRESS
-        elif isinstance(event, Completion) and event.failed:
-            kind = EntryKind.FAILURE
+        elif event.lingers:
+            kind = EntryKind.LINGER
         else:
-            kind = EntryKind.COMPLETION
+            kind = EntryKind.FAILURE if event.failed else EntryKind.COMPLETION
         self.add(kind, at_s, event.op_id, event.pages_ok)
 
     def entries(self) -> Iterator[Entry]:
@@ -94,9 +101,12 @@ def replay(entries: Iterable[Entry], engine: Engine, request: Callable[[int, flo
             case EntryKind.TICK:
                 engine.tick(entry.at_s)
                 yield from engine.take_ops()
-            case EntryKind.COMPLETION | EntryKind.FAILURE:
-                engine.on(Completion(entry.subject, entry.pages, entry.kind == EntryKind.FAILURE))
+            case EntryKind.COMPLETION | EntryKind.FAILURE | EntryKind.LINGER:
+                failed, lingers = entry.kind != EntryKind.COMPLETION, entry.kind == EntryKind.LINGER
+                engine.on(Completion(entry.subject, entry.pages, failed, lingers))
                 yield from engine.take_ops()
+            case EntryKind.RELEASED:
+                engine.on(Released(entry.subject))
             case EntryKind.PROGRESS:
                 engine.on(Progress(entry.subject, entry.pages))
             case _:

@@ -73,7 +73,11 @@ class StorageSide:
         store = self.ledger.storing[event.op_id]
         self.cache.counters.stored += event.pages_ok
         self.cache.counters.store_failed += store.pages - event.pages_ok
-        self.ledger.stored.append(store)
+        if event.lingers:
+            del self.ledger.storing[event.op_id]
+            self.ledger.lingering_stores[event.op_id] = store
+        else:
+            self.ledger.stored.append(store)
 
     def clear(self) -> None:
         """Empty the store (upstream's `clear_storage_backend`). The tree keeps what it has."""
@@ -185,8 +189,20 @@ class StorageSide:
         elif event.pages_ok < prefetch.hit_pages:
             prefetch.over = True
             counters.prefetch_failed += prefetch.hit_pages - event.pages_ok
-        self._release(prefetch.slots[prefetch.good_pages :])
-        prefetch.slots = prefetch.slots[: prefetch.good_pages]
+        rest, prefetch.slots = prefetch.slots[prefetch.good_pages :], prefetch.slots[: prefetch.good_pages]
+        if event.lingers:
+            self.ledger.lingering[event.op_id] = rest
+        else:
+            self._release(rest)
+
+    def let_go(self, op_id: int) -> bool:
+        """An operation that lingered touches its pages no more; False if none of that number did."""
+        slots = self.ledger.lingering.pop(op_id, None)
+        store = self.ledger.lingering_stores.pop(op_id, None)
+        self._release(slots)
+        if store is not None:
+            self.cache.release_hold(store.hold)
+        return slots is not None or store is not None
 
     # Prefetch: the waiting request
 

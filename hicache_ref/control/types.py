@@ -3,14 +3,15 @@
 Rules of this file
 - Records only. Nothing here decides, allocates or reads a clock.
 - An operation names pages of slots; a plane executes it and answers with exactly one `Completion`, before it any
-  number of `Progress`. Only the leading `pages_ok` pages of a destination hold what they should.
+  number of `Progress`, after one that lingers a `Released`. Only the leading `pages_ok` pages of a destination hold
+  what they should.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from numpy.typing import NDArray
 
@@ -58,6 +59,8 @@ class Completion(NamedTuple):
     op_id: int
     pages_ok: int
     failed: bool = False
+    lingers: bool = False
+    """FETCH and STORE: a call hangs that may still touch the pages after `pages_ok`, until a `Released` comes."""
 
     @property
     def ends(self) -> bool:
@@ -74,6 +77,24 @@ class Progress(NamedTuple):
     @property
     def ends(self) -> bool:
         return False
+
+    @property
+    def lingers(self) -> bool:
+        return False
+
+
+class Released(NamedTuple):
+    """An operation that was reported as lingering touches its pages no more."""
+
+    op_id: int
+
+    @property
+    def ends(self) -> bool:
+        return False
+
+
+Report: TypeAlias = Completion | Progress | Released
+"""What a plane reports."""
 
 
 class Wait(NamedTuple):

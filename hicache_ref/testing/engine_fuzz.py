@@ -104,6 +104,8 @@ class EngineWorld:
             (machine.tick, 2),
             (self.complete, 8),
             (self.progress, 1),
+            (self.hang, 0.2),
+            (self.let_go, 0.4),
             (self.advance, 0.7),
             (self.trouble_store, 0.3),
             (self.clear_storage, 0.05),
@@ -126,7 +128,8 @@ class EngineWorld:
     def _move(self) -> bool | None:
         if not self.machine.suspended:
             return self.rng.choices(self.moves, self.weights)[0]()
-        move = self.rng.choice([self.complete, self.complete, self.progress, self.advance, self.step_engine])
+        reports = [self.complete, self.complete, self.progress, self.hang, self.let_go]
+        move = self.rng.choice([*reports, self.advance, self.step_engine])
         return move()
 
     def calm_down(self) -> None:
@@ -180,6 +183,22 @@ class EngineWorld:
         op = machine.plane.in_flight[op_id].op
         short = rng.random() < (0.3 if op.kind is OpKind.COMPUTE else self.failing)
         machine.complete(op_id, rng.randint(0, op.pages) if short else None)
+        return True
+
+    def hang(self) -> bool:
+        """A call to the store is given up, and may still touch its pages."""
+        machine = self.machine
+        op_id = self._one_of(filter(machine.plane.may_linger, machine.in_flight()))
+        if op_id is None:
+            return False
+        machine.complete(op_id, self.rng.randrange(machine.plane.in_flight[op_id].op.pages), lingers=True)
+        return True
+
+    def let_go(self) -> bool:
+        op_id = self._one_of(self.machine.plane.lingering)
+        if op_id is None:
+            return False
+        self.machine.release(op_id)
         return True
 
     def progress(self) -> bool:

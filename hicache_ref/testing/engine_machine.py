@@ -32,7 +32,7 @@ from ..control.log import EntryKind, EventLog, replay
 from ..control.scheduler import Scheduler
 from ..control.slots import Owner
 from ..control.tree import Node
-from ..control.types import Completion, Op, OpKind, Progress, Slots, Wait
+from ..control.types import Op, OpKind, Report, Slots, Wait
 from ..policy.schedule import SCHEDULE
 from .machine import FOREVER_S, WatchedLeaves
 from .memory import GARBAGE, START, Identities, ShadowMemory
@@ -215,15 +215,22 @@ class EngineMachine:
         self._report(self.plane.progress(op_id, pages))
 
     @happens
-    def complete(self, op_id: int, pages: int | None = None) -> None:
-        """An operation ends, with `pages` good ones, or as well as it can. Legal if `may_end`."""
+    def release(self, op_id: int) -> None:
+        """A hanging call returns."""
+        self.seen["released"] += 1
+        self._report(self.plane.release(op_id))
+
+    @happens
+    def complete(self, op_id: int, pages: int | None = None, lingers: bool = False) -> None:
+        """An operation ends, with `pages` good ones, or as well as it can. Legal if `may_end`. `lingers`: its call
+        hangs on."""
         op = self.plane.in_flight[op_id].op
         if op.kind is OpKind.CLEAR:
             self.store.pages.clear()
         if op.kind is OpKind.COMPUTE:
             pages = op.pages if pages is None or not op.batch.may_stop else min(max(pages, 1), op.pages)
             self._computed(op.batch, pages)
-        self._report(self.plane.complete(op_id, None if op.kind is OpKind.LOAD else pages))
+        self._report(self.plane.complete(op_id, None if op.kind is OpKind.LOAD else pages, lingers))
 
     @property
     def suspended(self) -> bool:
@@ -395,6 +402,10 @@ class EngineMachine:
                 _require(self._mark() != before, f"L5: {self._stuck_words()}")
         else:
             raise LawBroken(f"L5: not at rest after {MOST_ROUNDS} rounds: {self._stuck_words()}")
+        for op_id in list(self.plane.lingering):
+            self.release(op_id)
+        self.tick()
+        self.pump()
         invariants.check_at_rest(self.cache)
         _require(not self.live, f"L5: {list(self.live)} have never ended")
         self._check_replay()
@@ -431,7 +442,7 @@ class EngineMachine:
 
     # Within: the protocol
 
-    def _report(self, event: Completion | Progress) -> None:
+    def _report(self, event: Report) -> None:
         self.log.report(event, self.now_s)
         self.engine.on(event)
         if event.ends:

@@ -260,9 +260,14 @@ class Machine:
         self.session.on(self.plane.progress(op_id, pages))
 
     @happens
-    def complete(self, op_id: int, pages: int | None = None) -> None:
-        """An operation ends: with `pages` good ones, or as well as it can."""
-        self.session.on(self.plane.complete(op_id, pages))
+    def complete(self, op_id: int, pages: int | None = None, lingers: bool = False) -> None:
+        """An operation ends: with `pages` good ones, or as well as it can. `lingers`: its call hangs on."""
+        self.session.on(self.plane.complete(op_id, pages, lingers))
+
+    @happens
+    def release(self, op_id: int) -> None:
+        """A hanging call returns."""
+        self.session.on(self.plane.release(op_id))
 
     @happens
     def tick(self) -> None:
@@ -385,6 +390,9 @@ class Machine:
         self._take_l1(self.cache.l1.free + self.cache.tree.evictable)
         for at, rid in enumerate(list(self.running)):
             self.finish(rid) if at % 2 else self.discard(rid)
+        self.settle()
+        for op_id in list(self.plane.lingering):
+            self.release(op_id)
         self.settle()
         self.check_at_rest()
 

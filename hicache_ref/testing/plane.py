@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..control.invariants import LawBroken
-from ..control.types import Completion, Op, OpKind, Progress, Slots
+from ..control.types import Completion, Op, OpKind, Progress, Released, Slots
 from .memory import GARBAGE, ShadowMemory
 
 
@@ -62,6 +62,8 @@ class ManualPlane:
         self.memory = memory
         self.store = store
         self.in_flight: dict[int, Flight] = {}
+        self.lingering: dict[int, Flight] = {}
+        """Operations that have ended, whose hanging calls may still touch their pages."""
 
     def submit(self, op: Op, read_early: bool) -> None:
         """Take an operation. `read_early`: its source is read now, else when it ends."""
@@ -92,15 +94,31 @@ class ManualPlane:
         self._deliver(flight, max(min(pages, self.most(op_id)), flight.good))
         return Progress(op_id, flight.good)
 
-    def complete(self, op_id: int, pages: int | None = None) -> Completion:
-        """The operation ends with `pages` good ones, or with all there can be."""
+    def may_linger(self, op_id: int) -> bool:
+        """Whether it is a call to a store, which can hang."""
+        return self.in_flight[op_id].op.kind in (OpKind.FETCH, OpKind.STORE)
+
+    def complete(self, op_id: int, pages: int | None = None, lingers: bool = False) -> Completion:
+        """The operation ends with `pages` good ones, or with all there can be. `lingers`: a call still hangs."""
         flight = self.in_flight[op_id]
         most = self.most(op_id)
         self._deliver(flight, most if pages is None else max(min(pages, most), flight.good))
         if flight.op.dst is not None:
             self._destination(flight.op)[flight.op.dst[flight.good :]] = GARBAGE
         del self.in_flight[op_id]
-        return Completion(op_id, flight.good, failed=flight.good < flight.op.pages)
+        lingers = lingers and flight.good < flight.op.pages
+        if lingers:
+            self.lingering[op_id] = flight
+        return Completion(op_id, flight.good, flight.good < flight.op.pages, lingers)
+
+    def release(self, op_id: int) -> Released:
+        """The hanging call has returned: what it wrote is worth nothing, what it read is stored."""
+        flight = self.lingering.pop(op_id)
+        if flight.op.dst is not None:
+            self._destination(flight.op)[flight.op.dst[flight.good :]] = GARBAGE
+        else:
+            self._deliver(flight, flight.op.pages)
+        return Released(op_id)
 
     def _deliver(self, flight: Flight, pages: int) -> None:
         """Pages that have arrived are not touched again, nor can they be taken back."""

@@ -18,7 +18,7 @@ from ..control.ledger import Prefetch
 from ..control.policies import EvictionPolicy, PrefetchPolicy, WritePolicy
 from ..control.rules import rules_for
 from ..control.storage import PrefetchLimits, StorageSide
-from ..control.types import Completion, Op, Progress, Wait
+from ..control.types import Op, Report, Wait
 from ..policy.eviction import EVICTION
 from ..policy.prefetch import PREFETCH
 from ..policy.write import WRITE
@@ -82,7 +82,7 @@ class Session:
         self._steps = answer
         return self._advance()
 
-    def on(self, event: Completion | Progress) -> None:
+    def on(self, event: Report) -> None:
         """A plane's report."""
         self.call("on", event)
 
@@ -105,7 +105,7 @@ class Session:
     def _resume(self) -> Any:
         return self._advance()
 
-    def _on(self, event: Completion | Progress) -> None:
+    def _on(self, event: Report) -> None:
         self.cache.on(event)
 
     def _tick(self, now_s: float) -> None:

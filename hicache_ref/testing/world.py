@@ -119,6 +119,8 @@ class World:
             (self.progress, 2),
             (self.complete, 5),
             (self.complete_some, 2),
+            (self.hang, 0.3),
+            (self.let_go, 0.5),
             (self.trouble_store, 0.3),
         ]
         self.moves = [move for move, _ in moves]
@@ -229,6 +231,21 @@ class World:
         op_id = self.one_of(self.machine.in_flight())
         if op_id is not None:
             self.machine.complete(op_id, self.outcome(op_id))
+        return op_id is not None
+
+    def hang(self) -> bool:
+        """A call to the store is given up, and may still touch its pages."""
+        machine = self.machine
+        op_id = self.one_of(filter(machine.plane.may_linger, machine.in_flight()))
+        if op_id is not None:
+            most = machine.plane.most(op_id)
+            machine.complete(op_id, self.rng.randrange(most) if most else 0, lingers=True)
+        return op_id is not None
+
+    def let_go(self) -> bool:
+        op_id = self.one_of(self.machine.plane.lingering)
+        if op_id is not None:
+            self.machine.release(op_id)
         return op_id is not None
 
     def complete_some(self) -> None:

@@ -3,7 +3,8 @@
 import pytest
 
 from hicache_ref.control.counters import Refusal
-from hicache_ref.control.types import OpKind
+from hicache_ref.control.errors import ProtocolError
+from hicache_ref.control.types import OpKind, Released
 from hicache_ref.policy.prefetch import Timeout
 from hicache_ref.testing import Machine, Setup
 from hicache_ref.testing.odd import ByTheRest
@@ -509,6 +510,47 @@ def test_a_store_in_flight_holds_its_pages_in_l2():
     machine.tick()
     assert machine.cache.evict_host(2) == 2
     machine.drain()
+
+
+@BOTH
+def test_a_hanging_fetch_lets_the_request_go_on_and_keeps_its_pages(query_first):
+    """The call may still write: its slots are nobody's until it has returned, and nothing waits for that."""
+    machine = with_l3(changes={"prefetch_query_first": query_first})
+    rid, fetch = fetching(machine, [0, 1, 2, 3])
+    machine.progress(fetch, 1)
+    machine.complete(fetch, 1, lingers=True)
+    assert machine.poll(rid)
+    machine.settle()
+    assert machine.cache.ledger.at_rest
+    assert machine.cache.l2.free == 16 - 1 - 3
+    machine.release(fetch)
+    machine.settle()
+    assert machine.cache.l2.free == 16 - 1
+    machine.drain()
+
+
+def test_a_hanging_store_holds_its_pages_until_it_returns():
+    """It may still read: what lay there meanwhile would be stored under the wrong name."""
+    machine = with_l3(l1_pages=2, l2_pages=2)
+    machine.serve([0, 0])
+    machine.complete(*machine.in_flight(OpKind.BACKUP))
+    machine.tick()
+    machine.pump()
+    (store,) = machine.in_flight(OpKind.STORE)
+    machine.serve([1, 1])
+    machine.complete(store, 0, lingers=True)
+    machine.tick()
+    assert machine.cache.evict_host(2) == 0
+    machine.release(store)
+    assert machine.cache.evict_host(2) == 2
+    machine.drain()
+
+
+def test_only_what_lingers_can_be_released():
+    machine = with_l3()
+    _, fetch = fetching(machine, [0, 1])
+    with pytest.raises(ProtocolError, match="does not linger"):
+        machine.session.on(Released(fetch))
 
 
 def test_limits_are_in_tokens():
