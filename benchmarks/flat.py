@@ -60,7 +60,7 @@ def _point(kind: str, build: Build, requests: int, expected_s: float, scale: Sca
         table.notes.append(f"{kind}, {requests:,} requests: ended after {scale.most_s:.0f} s, no figures.")
         return row
     return row | {
-        COST: usage.json["simulation"]["replay_cpu_s"] / requests * 1e6,
+        COST: usage.json["run"]["replay_cpu_s"] / requests * 1e6,
         "process CPU us/request": usage.cpu_s / requests * 1e6,
         "peak MiB": usage.peak_mib,
         "wall s": usage.wall_s,

@@ -86,11 +86,11 @@ def _row(case: Case, build: Build, runs: Runs, requests: int) -> Row:
     """`spread` over runs for what varies; the last run's for what does not."""
     summaries = [usage.json for usage in runs.usages]
     last = summaries[-1]
-    simulation, latency = last["simulation"], last["latency"]
+    simulation, latency = last["run"], last["latency"]
     return {
         "case": case.name,
         "who": build.name,
-        REPLAY: spread(requests / s["simulation"]["replay_cpu_s"] for s in summaries),
+        REPLAY: spread(requests / s["run"]["replay_cpu_s"] for s in summaries),
         PROCESS: spread(requests / usage.cpu_s for usage in runs.usages),
         "peak MiB": max(usage.peak_mib for usage in runs.usages),
         "hit rate": last["hit_rates"]["total"],

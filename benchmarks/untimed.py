@@ -64,7 +64,7 @@ def _row(trace: str, build: Build, usages: list[Usage]) -> Row:
         "trace": trace,
         "who": build.name,
         "requests": requests,
-        REPLAY: spread(requests / s["simulation"]["replay_cpu_s"] for s in summaries),
+        REPLAY: spread(requests / s["run"]["replay_cpu_s"] for s in summaries),
         PROCESS: spread(requests / usage.cpu_s for usage in usages),
         "peak MiB": max(usage.peak_mib for usage in usages),
         "hit rate": summaries[0]["hit_rates"]["total"],

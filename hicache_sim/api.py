@@ -21,17 +21,19 @@ import numpy as np
 import pyarrow as pa
 from simpy import Environment
 
+from hicache_ref.account.files import LOG_ROWS, MOST_SLICES, RunFolder, request_columns
+from hicache_ref.account.metrics import Columns, Recorder
+from hicache_ref.account.misses import MissReasons
+from hicache_ref.account.summary import timed_summary
+from hicache_ref.build import activator, make_cache, make_engine
 from hicache_ref.config.server_args import ServerArgs
 from hicache_ref.control.log import EventLog
 from workloads import Schedule, Workload, open_workload
 from workloads.request import Request
 
-from .build import Plan, RunConfig, activator, make_cache, make_engine, make_faulty_store, make_plane, plan
-from .files import LOG_ROWS, MOST_SLICES, RunFolder, request_columns
-from .metrics import Columns, Recorder
-from .misses import MissReasons
+from .build import Plan, RunConfig, make_faulty_store, make_plane, plan
 from .run import Simulation
-from .summary import timed_summary, untimed_summary
+from .summary import facts, untimed_summary
 from .untimed import replay as replay_untimed
 
 if TYPE_CHECKING:  # pandas takes as long to import as a short replay; only who looks at the tables needs it.
@@ -117,12 +119,12 @@ def describe_workload(workload: Workload, schedule: Schedule | None, options: Op
 
 
 def _untimed(made: Plan, workload: Workload, schedule: Schedule | None, options: Options) -> Result:
-    cache, store = make_cache(made), make_faulty_store(made)
+    cache, store = make_cache(made.resolved), make_faulty_store(made)
     requests = _requests(workload, schedule, options)
     began_s = time.process_time()
     totals = replay_untimed(_counted(requests, options.progress), cache, store.store if store else None)
     cpu_s = time.process_time() - began_s
-    summary = untimed_summary(made, describe_workload(workload, schedule, options), totals, cpu_s)
+    summary = untimed_summary(facts(made, describe_workload(workload, schedule, options)), totals, cpu_s)
     if options.out is not None:
         with RunFolder(options.out) as folder:
             folder.write_summary(summary)
@@ -145,14 +147,9 @@ def _timed(made: Plan, workload: Workload, schedule: Schedule | None, options: O
     with RunFolder(options.out) if options.out is not None else nullcontext() as folder:
         run = _Run(made, workload, schedule, options, folder)
         cpu_s = run.go()
-        summary = timed_summary(
-            made,
-            describe_workload(workload, schedule, options),
-            run.simulation,
-            run.recorder,
-            cpu_s,
-            run.events,
-        )
+        known = facts(made, describe_workload(workload, schedule, options))
+        more = {"events": run.events, "replay_cpu_s": cpu_s}
+        summary = timed_summary(known, run.simulation, run.recorder, run.plane.meters, run.simulation.env.now, more)
         if folder is not None:
             folder.write_timeline(run.recorder.samples)
             folder.write_perfetto(run.plane.slices or [], run.recorder.samples)
@@ -171,9 +168,9 @@ class _Run:
         grain = first.content.grain(made.page_tokens) if first is not None else 1
         store = make_faulty_store(made)
         lag = int(made.resolved.bigram_keys)
-        reasons = MissReasons(made.page_tokens, grain, lag, store.store if store else None)
+        reasons = MissReasons(made.page_tokens, grain, lag, store.store.held if store else None)
         env = Environment()
-        engine = make_engine(made, make_cache(made, reasons.facts))
+        engine = make_engine(made.resolved, make_cache(made.resolved, reasons.facts))
         self.plane = make_plane(made, env, store)
         if self.plane.client is not None:
             self.plane.client.stored = reasons.stored
@@ -185,7 +182,7 @@ class _Run:
             self.plane.slices = []
             self.plane.most_slices = MOST_SLICES
         self._log = log
-        self.recorder = Recorder(engine, self.plane, reasons, self._spill, progress=options.progress)
+        self.recorder = Recorder(engine, self.plane.meters, reasons, self._spill, progress=options.progress)
         self.simulation = Simulation(
             env,
             engine,

@@ -8,11 +8,10 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-import numpy as np
 from simpy import Environment
 
 from hicache_ref.config.layouts import geometry
@@ -20,20 +19,7 @@ from hicache_ref.config.models import ModelShape, load_model
 from hicache_ref.config.records import DeviceFacts, Resolved
 from hicache_ref.config.resolve import resolve
 from hicache_ref.config.server_args import ConfigError, ServerArgs
-from hicache_ref.control.active import Active
-from hicache_ref.control.budget import SchedulerLimits
-from hicache_ref.control.cache import CacheShape, HiCache
-from hicache_ref.control.counters import Drop
-from hicache_ref.control.engine import Engine
-from hicache_ref.control.keys import AtomKeys
 from hicache_ref.control.rules import Rules, rules_for
-from hicache_ref.control.scheduler import Scheduler
-from hicache_ref.control.storage import PrefetchLimits, StorageSide
-from hicache_ref.policy.eviction import EVICTION
-from hicache_ref.policy.prefetch import PREFETCH
-from hicache_ref.policy.schedule import SCHEDULE
-from hicache_ref.policy.write import WRITE
-from workloads.request import Request
 
 from .compute import Roofline
 from .copies import CopyModel
@@ -123,46 +109,6 @@ def _rules(config: RunConfig) -> Rules:
     return replace(rules, **config.rules)
 
 
-def make_cache(made: Plan, facts: list[tuple[Drop | None, bytes]] | None = None) -> HiCache:
-    """The control plane's cache, with its L3 side if there is one."""
-    resolved, args = made.resolved, made.resolved.args
-    write = (args.hicache_write_policy or "write_through") if resolved.l2_pages else "none"
-    cache = HiCache(
-        CacheShape(resolved.page_size, resolved.l1_pages, resolved.l2_pages),
-        EVICTION.make(args.radix_eviction_policy or "lru", **resolved.eviction_options),
-        WRITE.make(write),
-        resolved.rules,
-        AtomKeys(),
-        facts,
-    )
-    storage = resolved.storage
-    if storage is not None:
-        name = args.hicache_storage_prefetch_policy or "best_effort"
-        page_s = resolved.page_size / 1024 * storage.prefetch_timeout_per_ki_token
-        of_request = resolved.rules.prefetch_clock_from_poll
-        parameters: dict[str, Mapping[str, object]] = {
-            "timeout": {"base_s": storage.prefetch_timeout_base, "per_page_s": page_s, "of_request": of_request}
-        }
-        policy = PREFETCH.make(name, **parameters.get(name, {}))
-        threshold = max(storage.prefetch_threshold, resolved.page_size)
-        StorageSide(cache, policy, PrefetchLimits(threshold, resolved.prefetch_limit_tokens))
-    return cache
-
-
-def make_engine(made: Plan, cache: HiCache) -> Engine:
-    """Scheduler and engine over `cache`."""
-    resolved, args = made.resolved, made.resolved.args
-    limits = SchedulerLimits(
-        max_running_requests=resolved.max_running_requests,
-        max_prefill_tokens=args.max_prefill_tokens or 16384,
-        chunked_prefill_tokens=resolved.chunk_tokens if resolved.chunk_tokens > 0 else None,
-        context_tokens=args.context_length,
-        schedule_conservativeness=resolved.conservativeness,
-        key_lag_tokens=int(resolved.bigram_keys),
-    )
-    return Engine(cache, Scheduler(cache, cache.storage, limits, SCHEDULE.make(args.schedule_policy or "fcfs")))
-
-
 def make_faulty_store(made: Plan) -> FaultyStore | None:
     """The L3 store, empty, with its faults; None without L3."""
     profile = made.store
@@ -184,30 +130,3 @@ def make_plane(made: Plan, env: Environment, store: FaultyStore | None) -> SimPl
     costs = Roofline(made.model, made.hardware, tp_size, kv_dtype)
     replicated = made.model.attention.replicated
     return SimPlane(env, made.hardware, copies, costs, tp_size, store, made.store, replicated, made.config.seed)
-
-
-def activator(page_tokens: int) -> Callable[[Request], Active]:
-    """Turns a workload's request into the engine's: names every page that it will compute.
-
-    Pages that the workload does not name (answers, unnamed tails) get atoms of their own, negative, so that nobody
-    else can hit them.
-    """
-
-    def activate(request: Request) -> Active:
-        pages = (request.input_tokens + request.output_tokens) // page_tokens
-        named = min(request.content_tokens // page_tokens, pages)
-        key = request.content.atoms(page_tokens, named)
-        if named < pages:
-            first = -1 - (request.id << 24)
-            key += np.arange(first, first - (pages - named), -1, dtype=np.int64).tobytes()
-        return Active(
-            request.id,
-            key,
-            request.input_tokens,
-            request.output_tokens,
-            request.arrival_s,
-            request.extra_key,
-            request.priority,
-        )
-
-    return activate

@@ -129,11 +129,12 @@ def replay(workload: str, launch_line: tuple[str, ...], **options: Any) -> None:
     WORKLOAD is a trace file, a shipped sample or a generator (see `hicache list`). Behind `--` a whole line
     `python -m sglang.launch_server …` may stand; flags before it go on top.
     """
+    from hicache_ref.account.summary import changes
+    from hicache_ref.account.tables import show, show_changes
+
     from .api import Options
     from .api import replay as run
     from .build import RunConfig, plan
-    from .summary import changes
-    from .tables import show, show_changes
 
     source, schedule = _open(workload, options)
     flags, notes = merge_launch_line(launch_line, given(options))
@@ -153,7 +154,7 @@ def replay(workload: str, launch_line: tuple[str, ...], **options: Any) -> None:
     )
     console, errors = _console(), _console(stderr=True)
     if not options["as_json"]:
-        show_changes(changes(plan(config)), notes, errors)
+        show_changes(changes(plan(config).resolved.changes), notes, errors)
     with _Bar(errors, source, options["limit"]) as bar:
         chosen = Options(
             limit=options["limit"],

@@ -14,13 +14,13 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from simpy import Environment
 from simpy.events import Timeout
 
+from hicache_ref.account.meters import Slice
 from hicache_ref.control.batches import Costs
 from hicache_ref.control.types import Completion, Op, OpKind, Progress, Report
 from hicache_ref.plane import Capabilities
@@ -32,17 +32,6 @@ from .links import Fabric, Link, Path, Stream
 
 BATCH_PAGES = 128
 """Pages a store is asked for at a time (upstream's `storage_batch_size`)."""
-
-
-@dataclass(slots=True)
-class Slice:
-    """One thing a stream did, for the timeline of a run."""
-
-    track: str
-    start_s: float
-    end_s: float
-    op_id: int
-    pages: int
 
 
 class Machine:
@@ -326,6 +315,64 @@ class Device:
         plane.report(Completion(op.id, self._batch.steps), computed=True)
 
 
+class SimStoreMeter:
+    """Satisfies `account.meters.StoreMeter`."""
+
+    def __init__(self, client: StoreClient) -> None:
+        self._client = client
+        self._store = client.store.store
+
+    @property
+    def capacity_pages(self) -> float:
+        return self._store.capacity_pages
+
+    @property
+    def held_pages(self) -> int:
+        return len(self._store.held)
+
+    @property
+    def evicted_pages(self) -> int:
+        return self._store.evicted
+
+    @property
+    def refused_pages(self) -> int:
+        return self._store.refused
+
+    @property
+    def failed_calls(self) -> int:
+        return self._client.store.failed_calls
+
+    @property
+    def read_pages(self) -> int:
+        return self._client.read_pages
+
+    @property
+    def written_pages(self) -> int:
+        return self._client.written_pages
+
+
+class SimMeters:
+    """Satisfies `account.meters.Meters`."""
+
+    def __init__(self, plane: SimPlane) -> None:
+        self._device = plane.device
+        self.links = plane.machine.links
+        self.op_counts = plane.op_counts
+        self.store = SimStoreMeter(plane.client) if plane.client is not None else None
+
+    @property
+    def busy_s(self) -> float:
+        return self._device.busy_s
+
+    @property
+    def waited_s(self) -> float:
+        return self._device.waited_s
+
+    @property
+    def slowed_s(self) -> float:
+        return self._device.slowed_s
+
+
 class SimPlane:
     """Satisfies `plane.DataPlane`. Who sets `deliver` is given reports as they come, and whether a batch is done;
     otherwise they wait for `poll`."""
@@ -357,13 +404,14 @@ class SimPlane:
             if store is not None and store_profile is not None
             else None
         )
+        self.op_counts = dict.fromkeys(OpKind, 0)
+        self.meters = SimMeters(self)
         self.loading: set[int] = set()
         self.slices: list[Slice] | None = None
         """Where what the streams did is noted; None: nowhere."""
         self.most_slices = 0
         """Notes beyond these are dropped."""
         self.deliver: Callable[[Report, bool], None] = self._keep
-        self.op_counts = dict.fromkeys(OpKind, 0)
         self._reports: list[Report] = []
         self._cancelled: set[int] = set()
         self._open: set[int] = set()

@@ -21,7 +21,7 @@ RUNS = (
 def summary(program: str, arguments: str) -> dict[str, Any]:
     done = subprocess.run([program, *arguments.split(), "--json"], check=True, capture_output=True, text=True)
     figures: dict[str, Any] = json.loads(done.stdout)
-    del figures["hicache"], figures["simulation"]["replay_cpu_s"]
+    del figures["hicache"], figures["run"]["replay_cpu_s"]
     return figures
 
 

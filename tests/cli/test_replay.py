@@ -12,15 +12,16 @@ import pytest
 from click.testing import CliRunner
 
 import workloads
+from hicache_ref.account.misses import Miss
+from hicache_ref.account.summary import SCHEMA
+from hicache_ref.build import activator, make_cache, make_engine
 from hicache_ref.config.server_args import ServerArgs
 from hicache_ref.control.log import Entry, EntryKind
 from hicache_ref.control.log import replay as replay_log
 from hicache_ref.control.types import Op
 from hicache_sim.api import Options, replay
-from hicache_sim.build import RunConfig, activator, make_cache, make_engine, plan
+from hicache_sim.build import RunConfig, plan
 from hicache_sim.cli import main
-from hicache_sim.misses import Miss
-from hicache_sim.summary import SCHEMA
 
 L3 = "--hicache-storage-backend mooncake --hicache-storage-prefetch-policy timeout"
 SMALL = "--page-size 64 --max-total-tokens 200000 --hicache-ratio 2"
@@ -77,7 +78,7 @@ def test_the_timeline_ends_with_the_totals(folder: Path) -> None:
     figures, timeline = summary(folder), pd.read_parquet(folder / "timeline.parquet")
     last = timeline.iloc[-1]
     assert timeline.time_s.is_monotonic_increasing
-    assert last.time_s == pytest.approx(figures["simulation"]["makespan_s"])
+    assert last.time_s == pytest.approx(figures["run"]["makespan_s"])
     assert last.prompt_tokens == figures["tokens"]["input"]
     assert last.pcie_d2h_bytes == pytest.approx(figures["links"]["pcie_d2h"]["bytes"])
     assert last.waiting == last.running == 0
@@ -95,7 +96,7 @@ def test_the_event_log_replays_to_the_same_operations(folder: Path) -> None:
     figures, events = summary(folder), pd.read_parquet(folder / "events.parquet")
     flags = {name: figures["config"]["flags"][name] for name in figures["config"]["flags"]}
     made = plan(RunConfig(ServerArgs(**flags)))
-    engine = make_engine(made, make_cache(made))
+    engine = make_engine(made.resolved, make_cache(made.resolved))
     schedule = workloads.OpenLoop(speed=0.2)
     requests = {request.id: request for request in workloads.open_workload("synthetic").requests(schedule)}
     activate = activator(made.page_tokens)
@@ -108,7 +109,7 @@ def test_the_event_log_replays_to_the_same_operations(folder: Path) -> None:
     for op in replay_log(entries, engine, lambda number, _: activate(requests[number])):
         if isinstance(op, Op):
             counted[op.kind.name.lower()] = counted.get(op.kind.name.lower(), 0) + 1
-    assert counted == {kind: count for kind, count in figures["simulation"]["operations"].items() if count}
+    assert counted == {kind: count for kind, count in figures["run"]["operations"].items() if count}
     assert engine.idle
 
 

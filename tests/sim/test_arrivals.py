@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from simpy import Environment
 
-from hicache_sim.arrivals import Arrivals
+from hicache_ref.drive.arrivals import Arrivals
+from hicache_sim.run import SimClock
 from workloads.request import Request
 
 from .world import request
@@ -33,7 +34,7 @@ class Served:
         self.sent: dict[int, float] = {}
         self.live = self.most_live = self.read = self.most_kept = 0
         self._takes = takes
-        self.arrivals = Arrivals(self.env, self._counted(requests), self._arrive, linked, max_parallel)
+        self.arrivals = Arrivals(SimClock(self.env), self._counted(requests), self._arrive, linked, max_parallel)
 
     def run(self) -> Served:
         self.arrivals.start()

@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 from simpy import Environment
 
+from hicache_ref.build import make_cache, make_engine
 from hicache_ref.config.server_args import ServerArgs
 from hicache_ref.control import invariants
-from hicache_sim.build import RunConfig, make_cache, make_engine, make_faulty_store, make_plane, plan
+from hicache_sim.build import RunConfig, make_faulty_store, make_plane, plan
 
 
 def test_clearing_empties_the_store_and_nothing_else() -> None:
     made = plan(RunConfig(ServerArgs(page_size=64, max_total_tokens=6400, hicache_storage_backend="redis")))
     env, store = Environment(), make_faulty_store(made)
     assert store is not None
-    engine = make_engine(made, make_cache(made))
+    engine = make_engine(made.resolved, make_cache(made.resolved))
     plane = make_plane(made, env, store)
     store.store.write(range(10), 0.0)
     engine.clear_storage()
@@ -31,4 +32,4 @@ def test_clearing_empties_the_store_and_nothing_else() -> None:
 def test_there_must_be_a_store() -> None:
     made = plan(RunConfig(ServerArgs(page_size=64, max_total_tokens=6400)))
     with pytest.raises(ValueError, match="without a storage backend"):
-        make_engine(made, make_cache(made)).clear_storage()
+        make_engine(made.resolved, make_cache(made.resolved)).clear_storage()

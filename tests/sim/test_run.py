@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from hicache_ref.build import activator
 from hicache_ref.control import invariants
 from hicache_ref.control.counters import Refusal
 from hicache_ref.control.log import replay
 from hicache_ref.control.scheduler import Stage
 from hicache_ref.control.types import Cancel, Op, OpKind
 from hicache_ref.testing.engine_machine import plain_op
-from hicache_sim.build import activator
 from hicache_sim.errors import Stuck
 from workloads.request import Request
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from simpy import Environment
 
+from hicache_ref.build import activator
 from hicache_ref.config.layouts import KvGeometry
 from hicache_ref.control.active import Active
 from hicache_ref.control.budget import SchedulerLimits
@@ -26,7 +27,6 @@ from hicache_ref.policy.eviction import EVICTION
 from hicache_ref.policy.prefetch import PREFETCH
 from hicache_ref.policy.schedule import SCHEDULE
 from hicache_ref.policy.write import WRITE
-from hicache_sim.build import activator
 from hicache_sim.compute import Fitted
 from hicache_sim.copies import CopyModel
 from hicache_sim.faults import FaultyStore, parse_fault

@@ -14,10 +14,9 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from simpy import Environment
-from simpy.events import Event, Timeout
-
 from workloads.request import Request
+
+from .clock import Clock
 
 
 class Arrivals:
@@ -25,13 +24,13 @@ class Arrivals:
 
     def __init__(
         self,
-        env: Environment,
+        clock: Clock,
         requests: Iterable[Request],
         arrive: Callable[[Request], None],
         linked: bool = False,
         max_parallel: int | None = None,
     ) -> None:
-        self._env = env
+        self._clock = clock
         self._requests = iter(requests)
         self._arrive = arrive
         self._linked = linked
@@ -64,7 +63,7 @@ class Arrivals:
         """A request has ended, in whatever way."""
         self._live -= 1
         if self._linked:
-            now_s = self._ended_s[request_id] = self._env.now
+            now_s = self._ended_s[request_id] = self._clock.now_s()
             for child in self._children.pop(request_id, ()):
                 self._after_parent(child, now_s)
             self._end_wave(wave)
@@ -86,11 +85,11 @@ class Arrivals:
                         self._after_parent(request, ended_s)
                     continue
             self._next = request
-            self._at(request, self._read_on)
+            self._clock.at(request.arrival_s, self._read_on)
             return
         self._next = None
 
-    def _read_on(self, _: Event) -> None:
+    def _read_on(self) -> None:
         request = self._next
         assert request is not None
         self._due(request)
@@ -98,10 +97,7 @@ class Arrivals:
 
     def _after_parent(self, request: Request, ended_s: float) -> None:
         request.arrival_s = max(request.arrival_s, ended_s + request.think_s)
-        self._at(request, lambda _: self._due(request))
-
-    def _at(self, request: Request, then: Callable[[Event], None]) -> None:
-        Timeout(self._env, max(request.arrival_s - self._env.now, 0.0)).callbacks.append(then)
+        self._clock.at(request.arrival_s, lambda: self._due(request))
 
     # Rounds, and how many at once
 
@@ -128,7 +124,7 @@ class Arrivals:
         while self._queue and (self._max_parallel is None or self._live < self._max_parallel):
             request = self._queue.popleft()
             # Its latency counts from when it was really sent.
-            request.arrival_s = self._env.now
+            request.arrival_s = self._clock.now_s()
             self._live += 1
             self._arrive(request)
         self._admitting = False

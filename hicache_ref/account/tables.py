@@ -116,7 +116,7 @@ def _latency(summary: Summary) -> Table:
     note = (
         f"{through['requests_per_s']:.2f} requests/s, {_count(through['input_tokens_per_s'])} prompt and "
         f"{_count(through['output_tokens_per_s'])} output tokens/s; "
-        f"makespan {summary['simulation']['makespan_s']:,.1f} s; "
+        f"makespan {summary['run']['makespan_s']:,.1f} s; "
         f"device busy {summary['stalls']['device_busy_share']:.1%}"
     )
     table = _grid("Latency (ms)", "", "mean", "p50", "p90", "p99", "requests", note=note)

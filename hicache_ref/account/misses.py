@@ -9,18 +9,16 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from enum import IntEnum
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hicache_ref.control.active import Active
-from hicache_ref.control.counters import Drop, Refusal
-from hicache_ref.control.keys import ATOM_BYTES
-
-from .stores import Store
+from ..control.active import Active
+from ..control.counters import Drop, Refusal
+from ..control.keys import ATOM_BYTES
 
 
 class Miss(IntEnum):
@@ -134,16 +132,18 @@ DENSE_BELOW = 1 << 36
 
 
 class MissReasons:
-    """Notes what becomes of pages, and explains admissions."""
+    """Notes what becomes of pages, and explains admissions. `held`: atoms of the pages in L3; None: there is no L3."""
 
-    def __init__(self, page_tokens: int, grain: int, key_lag_tokens: int = 0, store: Store | None = None) -> None:
+    def __init__(
+        self, page_tokens: int, grain: int, key_lag_tokens: int = 0, held: Container[int] | None = None
+    ) -> None:
         self.facts: list[tuple[Drop | None, bytes]] = []
         """The cache appends here; drained at every admission."""
         self._page = page_tokens
         self._lag = key_lag_tokens
         self._grain = grain
         self._fates: Fates | None = None
-        self._store = store
+        self._held = held
 
     def stored(self, names: Sequence[Any]) -> None:
         """Pages have been written to L3."""
@@ -174,9 +174,9 @@ class MissReasons:
     def _reason(self, request: Active, at: int, atom: int, code: int) -> Miss:
         """Why the page that is number `at` of the request's prefetch was not there."""
         lost = _LOST_FROM[code & ~_STORED]
-        if self._store is None or at < 0:  # it was there when the request came, and was lost while it waited
+        if self._held is None or at < 0:  # it was there when the request came, and was lost while it waited
             return lost
-        if atom not in self._store.held:
+        if atom not in self._held:
             if code & _STORED:
                 return Miss.NOT_IN_STORE
             return lost if lost is Miss.EVICTED_L1 and code != _SEEN else Miss.WRITE_UNFINISHED

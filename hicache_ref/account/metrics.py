@@ -12,11 +12,10 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
-from hicache_ref.control.active import Active, Stage
-from hicache_ref.control.engine import Engine
-
+from ..control.active import Active, Stage
+from ..control.engine import Engine
+from .meters import Meters
 from .misses import Miss, MissReasons
-from .plane import SimPlane
 
 REQUEST_COLUMNS: dict[str, str] = {
     "status": "b",
@@ -74,19 +73,19 @@ class Columns:
 
 
 class Recorder:
-    """Observes a simulation. `spill(rows)` is called whenever `spill_rows` rows are there, and clears them."""
+    """Observes a run. `spill(rows)` is called whenever `spill_rows` rows are there, and clears them."""
 
     def __init__(
         self,
         engine: Engine,
-        plane: SimPlane,
+        meters: Meters,
         reasons: MissReasons,
         spill: Callable[[Columns], None] | None = None,
         spill_rows: int = 20_000,
         progress: Callable[[int, float], None] | None = None,
     ) -> None:
         self._engine = engine
-        self._plane = plane
+        self._meters = meters
         self._reasons = reasons
         self._spill = spill
         self._spill_rows = spill_rows
@@ -101,7 +100,7 @@ class Recorder:
         self.summed_hit_rates = 0.0
         self.ttft_s, self.tpot_s, self.e2e_s = array("d"), array("d"), array("d")
         self.queued_s = 0.0
-        links = [f"{link.name}_bytes" for link in plane.machine.links]
+        links = [f"{link.name}_bytes" for link in meters.links]
         self.samples = Columns(dict.fromkeys((*TIMELINE_COLUMNS, *links), "d"))
         self._sample_every_s = 1.0
         self._next_sample_s = 0.0
@@ -167,7 +166,7 @@ class Recorder:
     def _sample(self, now_s: float) -> None:
         cache, scheduler = self._engine.cache, self._engine.scheduler
         page = cache.shape.page_tokens
-        client = self._plane.client
+        store = self._meters.store
         row = (
             now_s,
             len(scheduler.waiting),
@@ -175,14 +174,14 @@ class Recorder:
             (cache.l1.pages - cache.l1.free) * page,
             cache.tree.protected * page,
             (cache.l2.pages - cache.l2.free) * page,
-            len(client.store.store.held) if client is not None else 0,
+            store.held_pages if store is not None else 0,
             cache.ledger.prefetch_pages * page,
             self.prompt_tokens,
             self.device_hit_tokens,
             self.loaded_tokens,
             self.storage_hit_tokens,
-            self._plane.device.busy_s,
-            *(link.moved_bytes for link in self._plane.machine.links),
+            self._meters.busy_s,
+            *(link.moved_bytes for link in self._meters.links),
         )
         for column, value in zip(self.samples.arrays.values(), row, strict=True):
             column.append(value)

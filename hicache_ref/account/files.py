@@ -17,10 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hicache_ref.control.log import EntryKind, EventLog
-
+from ..control.log import EntryKind, EventLog
+from .meters import Slice
 from .metrics import STATUS_NAMES, Columns
-from .plane import Slice
 
 MOST_SLICES = 60_000
 """Slices of a Perfetto trace; a viewer gets slow beyond."""
