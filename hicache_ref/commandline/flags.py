@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
-from hicache_ref.config.launch_line import LaunchLine, parse_launch_line
-from hicache_ref.config.server_args import FLAGS, ConfigError, Flag, parse_value
+from ..config.launch_line import LaunchLine, parse_launch_line
+from ..config.server_args import FLAGS, ConfigError, Flag, parse_value
 
 
 class _Value(click.ParamType):  # type: ignore[type-arg]
