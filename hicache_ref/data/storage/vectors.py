@@ -1,0 +1,47 @@
+"""Whole pages between a file and scattered memory, in as few system calls as there can be.
+
+Rules of this file
+- The kernel may move less than asked, and takes at most IOV_MAX buffers: both are dealt with here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+IOV_MAX = os.sysconf("SC_IOV_MAX")
+_BEYOND = memoryview(bytearray(1))
+"""Where the byte goes that should not be there. Nobody reads it, so threads may share it."""
+
+
+def write_all(fd: int, buffers: Sequence[memoryview]) -> None:
+    """Write all bytes of `buffers`, one after the other, from the start of the file."""
+    at, left = 0, list(buffers)
+    while left:
+        written = os.pwritev(fd, left[:IOV_MAX], at)
+        at, left = at + written, _rest(left, written)
+
+
+def read_exactly(fd: int, buffers: Sequence[memoryview]) -> bool:
+    """Fill `buffers` with the file from its start. False: it is shorter or longer than they are."""
+    at, left = 0, [*buffers, _BEYOND]
+    while True:
+        to_the_end = len(left) <= IOV_MAX
+        read = os.preadv(fd, left[:IOV_MAX], at)
+        at, left = at + read, _rest(left, read)
+        if not left:
+            return False
+        # The usual case is one call: everything is there, and the byte beyond was asked for in vain.
+        if left[0] is _BEYOND and (to_the_end or not read):
+            return True
+        if not read:
+            return False
+
+
+def _rest(buffers: list[memoryview], moved: int) -> list[memoryview]:
+    """What is left of `buffers` after `moved` bytes."""
+    for at, buffer in enumerate(buffers):
+        if moved < buffer.nbytes:
+            return [buffer[moved:] if moved else buffer, *buffers[at + 1 :]]
+        moved -= buffer.nbytes
+    return []
