@@ -11,7 +11,9 @@ Rules of this file
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -38,7 +40,7 @@ class KvGeometry:
     dim: int
     itemsize: int
     parts: tuple[int, ...]
-    """`dim` as the split layout cuts it."""
+    """`dim` as the split layout cuts it; whole where the row's scales lie behind all of it (FP4)."""
 
     @property
     def token_layer_bytes(self) -> int:
@@ -61,15 +63,16 @@ class KvGeometry:
 def geometry(model: ModelShape, page_size: int, tp_size: int = 1, kv_cache_dtype: str = "auto") -> KvGeometry:
     """What one of `tp_size` ranks keeps of `model`."""
     attention, kv = model.attention, model.kv_format(kv_cache_dtype)
+    dim, parts = attention.row_bytes(kv) // kv.itemsize, attention.row_parts(kv)
     return KvGeometry(
         pool=attention.pool,
         components=len(attention.components),
         layers=model.layers,
         page_size=page_size,
         heads=attention.local_kv_heads(tp_size),
-        dim=attention.row_bytes(kv) // kv.itemsize,
+        dim=dim,
         itemsize=kv.itemsize,
-        parts=attention.row_parts(kv),
+        parts=parts if sum(parts) == dim else (dim,),
     )
 
 
@@ -214,6 +217,21 @@ OPERATORS: dict[tuple[str, str, str], Operators] = {
 
 WITHOUT_JIT = Operators("transfer_kv_per_layer", "transfer_kv_all_layer")
 """What MHA's kernel and layer_first fall back to where the JIT kernel does not build for the row's width."""
+
+
+OWN = Operators("copy_layer", "copy_pages")
+"""What moves a combination that upstream does not have: `hicache_ref.data.copy` takes any order of axes."""
+
+
+def register(layout: Layout, io_backends: Iterable[str], pools: Iterable[str]) -> None:
+    """Make a layout of your own known to flags and copies, or a known one to a `pool` of your own.
+
+    LayoutError: another layout has that name, or an io backend is unknown. What upstream has stays as it is.
+    """
+    if LAYOUTS.setdefault(layout.name, layout) != layout:
+        raise LayoutError(f"there is another layout called {layout.name!r}: give yours its own name")
+    for io_backend, pool in itertools.product(io_backends, tuple(pools)):
+        OPERATORS.setdefault((find_io_backend(io_backend).name, layout.name, pool), OWN)
 
 
 def find_layout(name: str) -> Layout:

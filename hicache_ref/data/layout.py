@@ -32,58 +32,55 @@ class Piece(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One host tensor: the rows, or the columns `first` to `first + width` of them, of one component."""
+    """A host tensor, as upstream allocates it: all components of rows, or of the same cut of them."""
 
-    component: int
     first: int
+    """Where its elements begin in a row."""
     width: int
     offset: int
-    """Where it begins, in bytes."""
+    """Where its bytes begin in the block."""
 
 
 class Placement:
-    """All host tensors of a pool in one block of memory, component after component, each part page-aligned."""
+    """All host tensors of a pool in one block of memory, each page-aligned: what is where."""
 
     def __init__(self, layout: Layout, geometry: KvGeometry, pages: int) -> None:
         if sorted(layout.axes) != sorted(CANONICAL) or not layout.axes.endswith("D"):
             raise LayoutError(f"{layout.name} orders axes {layout.axes!r}: it takes L, P, T, H once each, and D last")
         self.layout, self.geometry, self.pages = layout, geometry, pages
         self.parts: list[Part] = []
-        self.size = 0
-        widths = geometry.parts if layout.split else (geometry.dim,)
-        for index, width in enumerate(widths):
-            for component in range(geometry.components):
-                self.parts.append(Part(component, sum(widths[:index]), width, self.size))
-                self.size += self._bytes(CANONICAL, width)
-            self.size = -(-self.size // ALIGN_BYTES) * ALIGN_BYTES
+        self.size = first = 0
+        for width in geometry.parts if layout.split else (geometry.dim,):
+            self.parts.append(Part(first, width, self.size))
+            first += width
+            taken = self.size + geometry.components * self._bytes(CANONICAL, width)
+            self.size = -(-taken // ALIGN_BYTES) * ALIGN_BYTES
 
     def _bytes(self, axes: str, width: int) -> int:
-        sizes = self._sizes(width)
+        sizes = self.geometry.sizes(self.pages) | {"D": width}
         return math.prod(sizes[axis] for axis in axes) * self.geometry.itemsize
 
-    def _sizes(self, width: int) -> dict[str, int]:
-        return self.geometry.sizes(self.pages) | {"D": width}
-
     def view(self, part: Part, memory: Tensor, dtype: torch.dtype) -> Tensor:
-        """`part` as [L, P, T, H, width of `dtype`], a strided view of `memory` (uint8, all of the block)."""
-        sizes = self._sizes(part.width)
-        own = memory[part.offset : part.offset + self._bytes(CANONICAL, part.width)].view(dtype)
-        tensor = own.view([sizes[axis] for axis in self.layout.axes])
-        return tensor.permute([self.layout.axes.index(axis) for axis in CANONICAL])
+        """`part` as [C, L, P, T, H, width of `dtype`], a strided view of `memory` (uint8, all of the block)."""
+        sizes, axes = self.geometry.sizes(self.pages) | {"D": part.width}, self.layout.axes
+        size = self.geometry.components * self._bytes(CANONICAL, part.width)
+        tensor = memory[part.offset : part.offset + size].view(dtype).view([-1, *(sizes[axis] for axis in axes)])
+        return tensor.permute([0, *(1 + axes.index(axis) for axis in CANONICAL)])
 
-    def pieces(self, part: Part) -> list[Piece]:
-        """The contiguous bytes of a page in `part`: one for each place that the axes before P name."""
-        before, after = self.layout.axes.split("P")
-        each = self._bytes(after, part.width)
-        places = self._bytes(before, part.width) // self.geometry.itemsize
-        return [Piece(part.offset + place * self.pages * each, each, each) for place in range(places)]
+    def _pieces(self, component: int, part: Part) -> list[Piece]:
+        """The contiguous bytes of a page in one component of `part`: a piece for each place the axes before P name."""
+        each = self._bytes(self.layout.axes.partition("P")[2], part.width)
+        whole = self._bytes(CANONICAL, part.width)
+        begin = part.offset + component * whole
+        return [Piece(offset, each, each) for offset in range(begin, begin + whole, self.pages * each)]
 
     def by_component(self) -> list[Piece]:
         """A page's bytes in the order of upstream's flat data page: component after component."""
-        ordered = sorted(self.parts, key=lambda part: (part.component, part.first))
-        return [piece for part in ordered for piece in self.pieces(part)]
+        return [piece for pieces in self._by_tensor() for piece in pieces]
 
     def by_place(self) -> list[Piece]:
         """A page's bytes in the order of upstream's `get_page_buffer_meta`: K and V of a layer side by side."""
-        ordered = sorted(self.parts, key=lambda part: (part.component, part.first))
-        return [piece for place in zip(*map(self.pieces, ordered), strict=True) for piece in place]
+        return [piece for place in zip(*self._by_tensor(), strict=True) for piece in place]
+
+    def _by_tensor(self) -> list[list[Piece]]:
+        return [self._pieces(component, part) for component in range(self.geometry.components) for part in self.parts]

@@ -19,7 +19,6 @@ import torch
 
 from ..config.sizing import HOST_RESERVE_BYTES
 
-
 _CUDA: Any = torch.cuda  # its runtime has no types
 
 

@@ -50,12 +50,13 @@ class DevicePool:
 
     def poison(self, pages: Pages) -> None:
         """Fill `pages` with NaN."""
-        _fill(self.whole, 2, pages)
+        _fill(self.whole, pages)
 
 
 class HostPool:
     """L2: `pages` pages in the order of `layout`, in one block of host memory, zeroed.
 
+    parts: its tensors, (first element of the row, strided view [C, L, P, T, H, width]): one where rows are whole.
     pin: register the block with CUDA (None: where CUDA is).
     """
 
@@ -67,14 +68,12 @@ class HostPool:
         self.page_bytes = geometry.page_bytes
         place = Placement(layout, geometry, pages)
         self.memory = HostMemory(place.size, pin)
-        self._views: list[list[Tensor]] = [[] for _ in range(geometry.components)]
-        for part in place.parts:
-            self._views[part.component].append(place.view(part, self.memory.data, dtype))
+        self.parts = [(part.first, place.view(part, self.memory.data, dtype)) for part in place.parts]
         self._by_place, self._by_component = place.by_place(), place.by_component()
 
     def views(self, component: int) -> list[Tensor]:
         """A component's parts, each a strided view [L, P, T, H, width]; side by side along D they are whole rows."""
-        return self._views[component]
+        return [view[component] for _, view in self.parts]
 
     def view(self, component: int) -> Tensor:
         """A component as a strided view [L, P, T, H, D]. PoolError where the layout cuts rows: take `views`."""
@@ -94,9 +93,8 @@ class HostPool:
 
     def poison(self, pages: Pages) -> None:
         """Fill `pages` with NaN."""
-        for views in self._views:
-            for view in views:
-                _fill(view, 1, pages)
+        for _, view in self.parts:
+            _fill(view, pages)
 
 
 def _check(geometry: KvGeometry, pages: int, dtype: torch.dtype) -> None:
@@ -108,9 +106,9 @@ def _check(geometry: KvGeometry, pages: int, dtype: torch.dtype) -> None:
         raise PoolError(f"parts {geometry.parts} of a row do not add up to its {geometry.dim} elements")
 
 
-def _fill(view: Tensor, axis: int, pages: Pages) -> None:
-    """All bits of `pages` set: NaN in every float format, and in every scale."""
+def _fill(view: Tensor, pages: Pages) -> None:
+    """Set all bits of `pages` of a view [C, L, P, T, H, D]: NaN in every float format, and in every scale."""
     row_bytes = view.shape[-1] * view.itemsize
     unit = next(size for size in _UNITS if row_bytes % size == 0)
     index = torch.as_tensor(np.asarray(pages, dtype=np.int64), device=view.device)
-    view.view(_UNITS[unit]).index_fill_(axis, index, -1)
+    view.view(_UNITS[unit]).index_fill_(2, index, -1)

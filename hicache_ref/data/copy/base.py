@@ -21,6 +21,11 @@ class CopyError(ValueError):
     """A copy that cannot be made: lists that do not pair, pages out of range, pools that do not match. One line."""
 
 
+def in_one_memory(device: DevicePool, host: HostPool) -> bool:
+    """Whether one operation of torch may read the one and write the other."""
+    return device.device == host.memory.data.device
+
+
 class LoadPlan(ABC):
     """L2 to L1."""
 
@@ -63,6 +68,6 @@ class Copier(ABC):
         if host.shape != device.shape or host.ndim != 1:
             raise CopyError(f"host pages {host.shape} and device pages {device.shape} do not pair")
         for name, pages, pool in (("host", host, self.host), ("device", device, self.device)):
-            if len(pages) and not (0 <= pages.min() and pages.max() < pool.pages):
+            if len(pages) and not (pages.min() >= 0 and pages.max() < pool.pages):
                 raise CopyError(f"{name} pages {pages.min()} to {pages.max()}: the pool has 0 to {pool.pages - 1}")
         return host, device

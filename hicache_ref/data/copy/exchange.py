@@ -1,0 +1,50 @@
+"""Ascend's way, `transfer_kv_dim_exchange`: one call exchanges the axes of layers and pages, for all layers at once.
+
+So a load comes whole with its first layer (`kernel_ascend` in the article's table 5.4). Pages of other devices go
+through a buffer: gathered on one side, sent over, scattered on the other.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..pools import DevicePool, HostPool, Pages
+from .base import BackupPlan, Copier, LoadPlan, in_one_memory
+from .routed import RoutedBackup
+from .routes import STAGE_BYTES, Lane, Staged, Step, lanes, route
+
+
+class WholeLoad(LoadPlan):
+    parts = 1
+
+    def __init__(self, found: list[Lane], steps: list[Step]) -> None:
+        self.lanes, self.steps = found, steps
+
+    def layer(self, layer: int) -> None:
+        for lane in self.lanes:
+            for step in self.steps:
+                step.copy(lane.device, lane.host)
+
+
+class ExchangeCopier(Copier):
+    """All layers at once, both ways."""
+
+    def __init__(self, device: DevicePool, host: HostPool) -> None:
+        super().__init__(device, host)
+        self.lanes = lanes(device, host)
+        self._route = route if in_one_memory(device, host) else _carried
+
+    def load(self, host_pages: Pages, device_pages: Pages) -> LoadPlan:
+        host, device = self.paired(host_pages, device_pages)
+        return WholeLoad(self.lanes, self._route(device, host, self.device.page_bytes))
+
+    def backup(self, device_pages: Pages, host_pages: Pages) -> BackupPlan:
+        host, device = self.paired(host_pages, device_pages)
+        return RoutedBackup(self.lanes, self._route(host, device, self.device.page_bytes))
+
+
+def _carried(dst: NDArray[np.int64], src: NDArray[np.int64], page_bytes: int) -> list[Step]:
+    """Between devices every page goes through a buffer; it holds many, as each is a transfer."""
+    return [Staged(torch.tensor(dst), torch.tensor(src), max(1, 64 * STAGE_BYTES // page_bytes))]
