@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from hicache_ref.config.server_args import ServerArgs
+from hicache_ref.config.sizing import HOST_RESERVE_BYTES
 from hicache_ref.control.rules import Rules
 
 
@@ -52,6 +53,8 @@ class DeviceFacts:
     gpu_mem_bytes: int | None = None
     host_available_bytes: int | None = None
     """Free memory of one host, before L2 is allocated."""
+    host_reserve_bytes: int = HOST_RESERVE_BYTES
+    """Of it, what L2 leaves to everybody else."""
     is_npu: bool = False
     is_sm100: bool = False
     """A Blackwell GPU of compute capability 10."""

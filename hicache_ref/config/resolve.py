@@ -433,11 +433,12 @@ def _auto_ratio(case: Case) -> None:
         fraction = args.hicache_host_memory_fraction
         fraction = sizing.AUTO_SIZE_FRACTION if fraction is None else fraction
         l1_bytes = case.l1_tokens * case.device_token_bytes
-        ratio = sizing.auto_ratio(have(case.args.hicache_ratio), fraction, l1_bytes, host_bytes, _ranks_of_host(case))
+        room_bytes = host_bytes - case.device.host_reserve_bytes
+        ratio = sizing.auto_ratio(have(case.args.hicache_ratio), fraction, l1_bytes, room_bytes, _ranks_of_host(case))
         if ratio <= 0:
             raise ConfigError(
                 "--enable-hierarchical-cache",
-                "the host has no memory left beside the 10 GiB it keeps",
+                f"the host has no memory left beside the {_gib(case.device.host_reserve_bytes)} it keeps",
                 "give --hicache-size, or take a larger host",
                 "hicache_auto_size.py",
             )
@@ -497,13 +498,14 @@ def _host_room(ranks_share: bool, case: Case) -> None:
     if not case.has_l2 or case.device.host_available_bytes is None:
         return
     ranks = _ranks_of_host(case)
-    room = case.device.host_available_bytes - sizing.HOST_RESERVE_BYTES
+    room = case.device.host_available_bytes - case.device.host_reserve_bytes
     wanted = case.l2_tokens * case.token_bytes
     share = room // ranks if ranks_share else room
     if wanted > share:
         raise ConfigError(
             _size_flag(case),
-            f"L2 of a rank takes {wanted / 1e9:.2f} GB, and the host has {share / 1e9:.2f} GB for it beside 10 GiB",
+            f"L2 of a rank takes {wanted / 1e9:.2f} GB, and the host has {share / 1e9:.2f} GB for it beside "
+            + _gib(case.device.host_reserve_bytes),
             "lower it",
             "article §6; memory_pool_host.py; 0.5.23: pool_host/base.py",
         )
@@ -513,6 +515,10 @@ def _host_room(ranks_share: bool, case: Case) -> None:
             f"L2 of {ranks} ranks takes {wanted * ranks / 1e9:.2f} GB of the host's {room / 1e9:.2f} GB: v0.5.7 checks "
             "each rank as if it were alone [memory_pool_host.py]",
         )
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / sizing.GIB:g} GiB"
 
 
 _SCARCE_PREFETCH = 0.25

@@ -134,7 +134,7 @@ def l2_pages_by_size(size_gb: float, token_bytes: int, page_size: int) -> int:
     return int(size_gb * 1e9 // token_bytes) // page_size + 1
 
 
-def auto_ratio(ratio: float, fraction: float, l1_bytes: int, host_available_bytes: int, ranks_per_host: int) -> float:
+def auto_ratio(ratio: float, fraction: float, l1_bytes: int, room_bytes: int, ranks_per_host: int) -> float:
     """0.5.23's default ratio, made smaller until the pools of all ranks of a host fit (`hicache_auto_size.py`)."""
-    budget = int((host_available_bytes - HOST_RESERVE_BYTES) // ranks_per_host * fraction)
+    budget = int(room_bytes // ranks_per_host * fraction)
     return min(ratio, budget * (1 - AUTO_SIZE_SLACK) / l1_bytes)

@@ -41,6 +41,10 @@ class Prefill:
         self.loads = loads
         self.steps = 1
 
+    def parts(self) -> list[tuple[Active, int, int]]:
+        """(request, tokens before, new tokens a step)."""
+        return [(request, *span) for request, span in zip(self.requests, self.spans, strict=True)]
+
     def seconds(self, costs: Costs) -> float:
         return costs.prefill_s(self.spans)
 
@@ -65,6 +69,10 @@ class Decode:
         self.steps = steps
         self.context_tokens = context_tokens
         self.loads: tuple[int, ...] = ()
+
+    def parts(self) -> list[tuple[Active, int, int]]:
+        """(request, tokens before, new tokens a step)."""
+        return [(request, self.running.kv_tokens(request), 1) for request in self.running]
 
     def seconds(self, costs: Costs) -> float:
         return costs.decode_s(self.size, self.context_tokens, self.steps)

@@ -96,6 +96,10 @@ class Engine:
         """What is being computed."""
         return self._batch
 
+    def computes(self, op_id: int) -> bool:
+        """Whether `op_id` is the batch in flight."""
+        return op_id == self._compute_op
+
     def next_deadline_s(self) -> float | None:
         """A time at which to step even if nothing is reported: a prefetch that a request waits for times out."""
         return self.scheduler.next_deadline_s()

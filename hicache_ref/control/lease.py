@@ -32,6 +32,15 @@ class Lease:
         self.counted = 0
         """Pages of which this request has counted the hits (0.5.23)."""
 
+    def device_pages(self) -> Slots:
+        """[pages] device slots of everything this request has computed or will, from its first page on."""
+        parts, node = [self.slots], self.node
+        while node.parent is not None:
+            assert node.device is not None, "L3: a locked node is on the device"
+            parts.append(node.device)
+            node = node.parent
+        return np.concatenate(parts[::-1])
+
     def grow(self, slots: Slots) -> None:
         """More slots behind those it has."""
         self.slots = np.concatenate([self.slots, slots])

@@ -38,6 +38,8 @@ class Arrivals:
         self._next: Request | None = None
         self._live = 0
         """Requests that have arrived and not ended."""
+        self._unended = 0
+        """Requests that have been read and not ended."""
         self._queue: deque[Request] = deque()
         """Due, but for the bound on how many run at once."""
         self._children: dict[int, list[Request]] = {}
@@ -54,6 +56,11 @@ class Arrivals:
         self._read()
 
     @property
+    def finished(self) -> bool:
+        """The workload has no more requests, and all have ended."""
+        return self._next is None and not self._unended
+
+    @property
     def waiting(self) -> int:
         """Requests that wait for something that has not happened."""
         turns = sum(map(len, self._children.values())) + sum(map(len, self._later.values()))
@@ -62,6 +69,7 @@ class Arrivals:
     def ended(self, request_id: int, wave: int) -> None:
         """A request has ended, in whatever way."""
         self._live -= 1
+        self._unended -= 1
         if self._linked:
             now_s = self._ended_s[request_id] = self._clock.now_s()
             for child in self._children.pop(request_id, ()):
@@ -74,6 +82,7 @@ class Arrivals:
     def _read(self) -> None:
         """Take requests from the workload until one has only the clock to wait for."""
         for request in self._requests:
+            self._unended += 1
             if self._linked:
                 self._unfinished[request.wave] = self._unfinished.get(request.wave, 0) + 1
                 self._ended_s.extend([-1.0] * (request.id + 1 - len(self._ended_s)))

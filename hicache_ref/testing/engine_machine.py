@@ -496,21 +496,12 @@ class EngineMachine:
 
     def _spans(self, batch: Prefill | Decode, steps: int) -> list[tuple[Active, int, int]]:
         """Requests of a batch, each with its tokens before and after."""
-        if isinstance(batch, Prefill):
-            return [(r, at, at + new) for r, (at, new) in zip(batch.requests, batch.spans, strict=True)]
-        running = batch.running
-        return [(request, running.kv_tokens(request), running.kv_tokens(request) + steps) for request in running]
+        return [(request, before, before + new * steps) for request, before, new in batch.parts()]
 
     def _slots(self, request: Active) -> Slots:
         """Slots of all pages of a request, in order."""
-        lease = request.lease
-        assert lease is not None
-        parts, node = [lease.slots], lease.node
-        while node.parent is not None:
-            assert node.device is not None
-            parts.append(node.device)
-            node = node.parent
-        return np.concatenate(parts[::-1])
+        assert request.lease is not None
+        return request.lease.device_pages()
 
     def _check_read(self, request: Active, slots: Slots, tokens: int) -> None:
         """L10 for the pages of the first `tokens` tokens, but for those on their way to the device."""

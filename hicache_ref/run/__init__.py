@@ -1,0 +1,1 @@
+"""HiCache on real memory: replay traces through real pools, copies, stores and a model."""
