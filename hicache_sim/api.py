@@ -24,6 +24,7 @@ from simpy import Environment
 from hicache_ref.account.files import LOG_ROWS, MOST_SLICES, RunFolder, request_columns
 from hicache_ref.account.metrics import Columns, Recorder
 from hicache_ref.account.misses import MissReasons
+from hicache_ref.account.prefixes import shared_prefixes
 from hicache_ref.account.summary import timed_summary
 from hicache_ref.build import activator, make_cache, make_engine
 from hicache_ref.config.server_args import ServerArgs
@@ -153,6 +154,7 @@ def _timed(made: Plan, workload: Workload, schedule: Schedule | None, options: O
         if folder is not None:
             folder.write_timeline(run.recorder.samples)
             folder.write_perfetto(run.plane.slices or [], run.recorder.samples)
+            folder.write_tree(run.prefixes())
             folder.write_summary(summary)
         return Result(made, summary, run.kept, run.timeline())
 
@@ -176,6 +178,7 @@ class _Run:
             self.plane.client.stored = reasons.stored
         self._folder, self._options = folder, options
         self.kept: list[pa.Table] = []
+        self._stored = store.store.held.__contains__ if store else None
         log = None
         if folder is not None:
             log = EventLog()
@@ -221,6 +224,12 @@ class _Run:
                 self._folder.write_log(self._log)
         if self._options.keep:
             self.kept.append(pa.table(request_columns(rows)))
+
+    def prefixes(self) -> dict[str, Any]:
+        """What `tree.json` holds: the largest shared prefixes of the tree as it is now."""
+        return shared_prefixes(
+            self.simulation.engine.cache.tree, self.simulation.engine.cache.shape.page_tokens, self._stored
+        )
 
     def timeline(self) -> list[pa.Table]:
         if not self._options.keep:

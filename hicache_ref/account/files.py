@@ -1,4 +1,4 @@
-"""The files of a run: Parquet tables, the event log, a trace for Perfetto, the summary.
+"""The files of a run: Parquet tables, the event log, a trace for Perfetto, the largest shared prefixes, the summary.
 
 Rules of this file
 - Tables are written as they grow, so that a run of a million requests needs no memory for them.
@@ -80,6 +80,10 @@ class RunFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         (self.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+    def write_tree(self, prefixes: Mapping[str, Any]) -> None:
+        """`tree.json`: the largest shared prefixes, of `prefixes.shared_prefixes`."""
+        (self.folder / "tree.json").write_text(json.dumps(prefixes) + "\n", encoding="utf-8")
 
     def write_perfetto(self, slices: list[Slice], samples: Columns) -> None:
         """`trace.json.gz` for ui.perfetto.dev: a track a stream, counters of the levels."""

@@ -111,6 +111,7 @@ def sizes(resolved: Resolved) -> dict[str, Any]:
         "l1_tokens": resolved.l1_tokens,
         "l2_tokens": resolved.l2_tokens,
         "kv_bytes_per_token_per_rank": resolved.token_bytes,
+        "attention_ranks": resolved.attention_tp_size,
     }
 
 
