@@ -62,6 +62,8 @@ class RealMeters:
         """Pages that did not become good."""
         self.seconds = dict.fromkeys(OpKind, 0.0)
         """From the beginning of operations to their ends, waits in between included."""
+        self._free_s = dict.fromkeys(OpKind, -math.inf)
+        """The end of the last operation of each kind, before which the next cannot have begun."""
         self._storage = storage
         self._waited_s = waited_s
         self._most_slices = most_slices
@@ -70,12 +72,14 @@ class RealMeters:
         self.op_counts[op.kind] += 1
 
     def ended(self, op: Op, pages_ok: int, failed: bool, start_s: float | None, end_s: float) -> None:
-        """`start_s` None: its turn never came."""
+        """`start_s`: not before this; None: its turn never came. Operations of a kind are done one after the other."""
         self.failed[op.kind] += failed
         self.good[op.kind] += pages_ok
         self.short[op.kind] += op.pages - pages_ok
         if start_s is None:
             return
+        start_s = min(max(start_s, self._free_s[op.kind]), end_s)
+        self._free_s[op.kind] = end_s
         self.seconds[op.kind] += end_s - start_s
         if len(self.slices) < self._most_slices:
             self.slices.append(Slice(op.kind.name.lower(), start_s, end_s, op.id, op.pages))

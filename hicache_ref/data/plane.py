@@ -128,7 +128,7 @@ class RealPlane:
         self._batches = Batches(self._compute, computer, clock, self._over)
         self._start: dict[OpKind, Callable[[Flight], None]] = {OpKind.COMPUTE: self._compute_batch}
         self._arrivals: dict[int, Arrival] = {}
-        self._workers: Workers | None = None
+        self.workers: Workers | None = None
         if copier is not None:
             self._add_copies(copier, geometry.layers)
         if storage is not None:
@@ -146,7 +146,7 @@ class RealPlane:
         self._start |= {OpKind.LOAD: self._load, OpKind.BACKUP: self._back_up}
 
     def _add_storage(self, storage: MakeWorkers) -> None:
-        self._workers = storage(self._store_reports)
+        self.workers = storage(self._store_reports)
         self._start |= dict.fromkeys((OpKind.PROBE, OpKind.FETCH, OpKind.STORE, OpKind.CLEAR), self._ask_store)
 
     # The protocol
@@ -246,8 +246,8 @@ class RealPlane:
         self._backups.start(flight.op, self._compute.last)
 
     def _ask_store(self, flight: Flight) -> None:
-        assert self._workers is not None
-        workers, op_id = self._workers, flight.op.id
+        assert self.workers is not None
+        workers, op_id = self.workers, flight.op.id
         flight.cancel = lambda: workers.cancel(op_id)
         if flight.op.kind is OpKind.FETCH:
             self._poison(flight.op, self._host)
@@ -279,7 +279,11 @@ class RealPlane:
         with self._news:
             flight = self._open.get(report.op_id)
             if flight is not None and isinstance(report, Completion):
-                self.meters.ended(flight.op, report.pages_ok, report.failed, flight.start_s, self._clock())
+                op = flight.op
+                self.meters.ended(op, report.pages_ok, report.failed, flight.start_s, self._clock())
+                if report.failed:
+                    what = f"the store: {report.pages_ok} of {op.pages} pages; its workers' stats say more"
+                    self.errors.append(Failure(op.id, op.kind, what))
             self._report(report)
 
     def _report(self, report: Report) -> None:
@@ -299,8 +303,8 @@ class RealPlane:
     def _shut_down(self, until_s: float) -> None:
         for stream in self._streams:
             stream.stop()
-        if self._workers is not None:
-            self._workers.close(max(until_s - time.monotonic(), 0.0))
+        if self.workers is not None:
+            self.workers.close(max(until_s - time.monotonic(), 0.0))
         for stream in self._streams:
             stream.join(max(until_s - time.monotonic(), 0.0))
 

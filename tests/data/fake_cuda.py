@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
+from hicache_ref.data import streams
+
 _current = threading.local()
 
 
@@ -77,6 +79,8 @@ class FakeCuda:
 
     @staticmethod
     def current_stream(device: Any = None) -> FakeStream:
+        if not hasattr(_current, "stream"):
+            _current.stream = FakeStream()  # a thread's default stream
         return _current.stream
 
     @staticmethod
@@ -85,14 +89,22 @@ class FakeCuda:
         _current.stream = stream
         yield
 
+    @staticmethod
+    def put_under(monkeypatch: Any) -> None:
+        """From now on streams for the CPU are CUDA's, on this device."""
+        monkeypatch.setattr(streams, "_CUDA", FakeCuda)
+        monkeypatch.setitem(streams.STREAMS, "cpu", streams.CudaStream)
+
 
 def launch(work: Callable[[], None]) -> None:
     """A kernel: returns at once, done in its turn."""
-    _current.stream.queue.put(work)
+    FakeCuda.current_stream().queue.put(work)
 
 
 def end_all() -> None:
     """End the threads of all streams made so far."""
+    if hasattr(_current, "stream"):
+        del _current.stream
     made, FakeStream.made = FakeStream.made, []
     for stream in made:
         stream.queue.put(None)
