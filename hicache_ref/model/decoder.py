@@ -116,9 +116,7 @@ def random_model(
     return build(spec, Seeded(seed, depth=(2 * spec.shape.layers) ** 0.5), dtype=dtype, device=device)
 
 
-def load_model(
-    folder: str | Path, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
-) -> Model:
+def load_model(folder: str | Path, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Model:
     """A Hugging Face folder: config.json and safetensors. ModelError names what is missing or unknown."""
     spec = spec_from_folder(folder)
     return build(spec, Folder(folder, spec.shape.layers), dtype=dtype, device=device)

@@ -92,9 +92,7 @@ class HeadProjections:
         self.qkv = torch.cat([load.get(f"{name}.{p}_proj.weight", n, hidden, rows=cut) for p, n, cut in parts])
         biases = [load.get(f"{name}.{p}_proj.bias", n, rows=cut) for p, n, cut in parts if shape.qkv_bias]
         self.bias = torch.cat(biases) if biases else None
-        self.norms = [
-            Norm(load.get(f"{name}.{p}_norm.weight", dim), spec.eps) for p in ("q", "k") if shape.qk_norm
-        ]
+        self.norms = [Norm(load.get(f"{name}.{p}_norm.weight", dim), spec.eps) for p in ("q", "k") if shape.qk_norm]
         self.out = load.get(f"{name}.o_proj.weight", hidden, shape.heads * dim, columns=self.widths[0])
         # A bias of the sum belongs to one rank.
         adds = spec.output_bias and load.part.rank == 0

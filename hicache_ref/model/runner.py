@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..data.pools import DevicePool
+from .attention import make_attention
 from .batching import Batching, Unit, Whole
 from .cache import Codec, KvCache
 from .decoder import Model
@@ -33,7 +34,9 @@ class Tokens(NamedTuple):
 class Runner:
     """A model over a pool.
 
-    codec: how rows are stored; attention: a backend's name; batching: `Whole()` for speed, `Tiles()` for bits.
+    codec: how rows are stored
+    attention: a backend's name; decode_attention: another one for batches that only decode
+    batching: `Whole()` for speed, `Tiles()` for bits
     """
 
     def __init__(
@@ -43,10 +46,12 @@ class Runner:
         codec: Codec,
         attention: str = "torch_native",
         batching: Batching | None = None,
+        decode_attention: str | None = None,
     ) -> None:
         self.model, self.pool, self.batching = model, pool, batching or Whole()
         cache = KvCache(pool, codec, model.heads, model.dtype)
-        self.stack = Stack(model.layers, model.rotary, cache, attention, self.batching)
+        backend = make_attention(attention, cache, decode_attention)
+        self.stack = Stack(model.layers, model.rotary, cache, backend, self.batching)
 
     def forward(self, rows: Sequence[Row], before_layer: Fence = no_fence, after_layer: Fence = no_fence) -> Tensor:
         """Logits [rows, vocab] of each row's last token."""

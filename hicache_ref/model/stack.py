@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from .attention import Plan, make_attention
+from .attention import AttentionBackend, Plan
 from .batching import Batching, Unit
 from .cache import KvCache
 from .decoder import Layer
@@ -26,10 +26,15 @@ class Stack:
     """Layers, their positions, the cache they share, and how batches are cut."""
 
     def __init__(
-        self, layers: Sequence[Layer], rotary: Rotary, cache: KvCache, attention: str, batching: Batching
+        self,
+        layers: Sequence[Layer],
+        rotary: Rotary,
+        cache: KvCache,
+        attention: AttentionBackend,
+        batching: Batching,
     ) -> None:
-        self.layers, self.rotary, self.cache, self.batching = layers, rotary, cache, batching
-        self.attention = make_attention(attention, cache)
+        self.layers, self.rotary, self.cache = layers, rotary, cache
+        self.attention, self.batching = attention, batching
 
     def units(self, rows: Sequence[Row]) -> list[Unit]:
         """What is computed at once. RowError for rows that do not fit their pages."""
@@ -41,11 +46,11 @@ class Stack:
         plans = [self.attention.plan(unit.spans) for unit in units]
         turns = [self.rotary.rows(unit.positions, unit.highest) for unit in units]
         for number, layer in enumerate(self.layers):
-            before(number)
+            before(self.cache.first_layer + number)
             for at, unit in enumerate(units):
                 attend = partial(self._attend, number, unit, plans[at])
                 states[at] = layer(states[at], self.rotary, turns[at], attend, self.batching.mix)
-            after(number)
+            after(self.cache.first_layer + number)
         return states
 
     def _attend(self, layer: int, unit: Unit, plan: Plan, new: Projected) -> Tensor:

@@ -193,5 +193,3 @@ class _Long:
                 )
             )
         return torch.cat(parts, 2)
-
-
