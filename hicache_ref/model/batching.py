@@ -3,11 +3,11 @@
 Rules of this file
 - A unit is a matrix of tokens that passes through a layer as one: every GEMM and every reduction sees its shape.
 - `Whole`: one unit, all new tokens of the batch. Fast; last bits of a result depend on what else was in the batch.
-- `Tiles`: a unit is `size` consecutive positions of one row, aligned to a multiple of `size`. A token stands in its tile
-  at the place its position gives it, whatever was cached, chunked or batched; absent tokens are rows of zeros, and keys
-  are zeros up to the tile's end. So all shapes, and the place within them, depend on the position alone, and a row of a
-  GEMM depends on no other row: results are equal bit by bit, by construction. This holds for one machine, one number of
-  threads and one attention backend; page sizes make no difference.
+- `Tiles`: a unit is `size` consecutive positions of one row, aligned to a multiple of `size`. A token stands in its
+  tile at the place its position gives it, whatever was cached, chunked or batched; absent tokens are rows of zeros, and
+  keys are zeros up to the tile's end. So all shapes, and the place within them, depend on the position alone, and a row
+  of a GEMM depends on no other row: results are equal bit by bit, by construction. This holds for one machine, one
+  number of threads and one attention backend; page sizes make no difference.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .attention.base import Span
-from .layers import Mix, by_tile, by_token
+from .layers import Choice, Gated, by_tile, by_token
 from .rows import Row
 
 
@@ -49,19 +49,25 @@ class Unit(NamedTuple):
 class Batching(Protocol):
     """A way to cut batches."""
 
-    mix: Mix
-    """How tokens meet experts."""
     picks_first: bool
     """The head computes chosen tokens only; else the whole unit, of which they are chosen."""
 
-    def units(self, rows: Sequence[Row], page_tokens: int, device: torch.device) -> list[Unit]: ...
+    def units(self, rows: Sequence[Row], page_tokens: int, device: torch.device) -> list[Unit]:
+        """What is computed at once, in the order of the rows."""
+        ...
+
+    def mix(self, x: Tensor, choice: Choice, experts: list[Gated]) -> Tensor:
+        """A unit [size, hidden] through the experts its tokens chose."""
+        ...
 
 
 class Whole:
     """All new tokens of a batch in one unit."""
 
-    mix = staticmethod(by_token)
     picks_first = True
+
+    def mix(self, x: Tensor, choice: Choice, experts: list[Gated]) -> Tensor:
+        return by_token(x, choice, experts)
 
     def units(self, rows: Sequence[Row], page_tokens: int, device: torch.device) -> list[Unit]:
         counts = [len(row.tokens) for row in rows]
@@ -82,8 +88,10 @@ class Whole:
 class Tiles:
     """Tiles of `size` positions."""
 
-    mix = staticmethod(by_tile)
     picks_first = False
+
+    def mix(self, x: Tensor, choice: Choice, experts: list[Gated]) -> Tensor:
+        return by_tile(x, choice, experts)
 
     def __init__(self, size: int = 16) -> None:
         self.size = size

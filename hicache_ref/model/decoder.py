@@ -4,7 +4,7 @@ Rules of this file
 - Weights and arithmetic only. The pool is reached through the `attend` a layer is given, which writes new rows and
   looks back over the pages.
 - Sums over ranks happen here, twice a layer; embeddings and head are whole on every rank.
-- `Part()` is the whole model: one rank of one.
+- `WHOLE` is the whole model: one rank of one.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from .positions import Rotary
 from .projections import Heads, Projected, Projections, projections_of
 from .spec import ModelSpec, spec_from_folder
 from .weights import AllReduce, Folder, Loader, Part, Seeded, Source
+
+WHOLE = Part(0, 1)
 
 Attend = Callable[[Projected], Tensor]
 """Writes a layer's new rows, then answers its queries: [N, H, D of values]."""
@@ -77,7 +79,7 @@ class Model(NamedTuple):
 def build(
     spec: ModelSpec,
     source: Source,
-    part: Part = Part(),
+    part: Part = WHOLE,
     all_reduce: AllReduce = alone,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",

@@ -94,7 +94,7 @@ class DraftRunner:
         model = self.draft.model
         with torch.inference_mode():
             units = self.stack.units(rows)
-            of_units = hidden.split([len(unit.tokens) for unit in units])
+            of_units = torch.split(hidden, [len(unit.tokens) for unit in units])
             pairs = [
                 placed(unit, torch.cat([F.embedding(unit.tokens, model.embedding), states], -1))
                 for unit, states in zip(units, of_units, strict=True)
@@ -153,7 +153,7 @@ class Eagle:
         ]
         answers = self.target.forward_all(asked)
         said = answers.logits.argmax(-1).view(len(rows), -1).tolist()
-        states = answers.hidden.unflatten(0, (len(rows), -1))
+        states = answers.hidden.view(len(rows), -1, answers.hidden.shape[-1])
         kept, hidden = [], []
         for number, (row, tokens) in enumerate(zip(rows, guesses, strict=True)):
             right = _leading_equal(tokens, said[number])

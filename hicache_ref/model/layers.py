@@ -10,6 +10,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import singledispatch
 from typing import NamedTuple, Protocol
 
@@ -22,7 +23,8 @@ from .spec import Routing
 from .weights import Loader
 
 
-class Norm(NamedTuple):
+@dataclass(frozen=True)
+class Norm:
     """RMSNorm over the last axis."""
 
     weight: Tensor
@@ -34,7 +36,8 @@ class Norm(NamedTuple):
         return (wide * scale).to(x.dtype) * self.weight
 
 
-class Linear(NamedTuple):
+@dataclass(frozen=True)
+class Linear:
     """`weight` [N, K], from [.., K] to [.., N]."""
 
     weight: Tensor
@@ -43,7 +46,8 @@ class Linear(NamedTuple):
         return F.linear(x, self.weight)
 
 
-class Gated(NamedTuple):
+@dataclass(frozen=True)
+class Gated:
     """SwiGLU: `gate_up` [2I, hidden], `down` [hidden, I]."""
 
     gate_up: Tensor
@@ -71,7 +75,8 @@ class FeedForward(Protocol):
     def __call__(self, x: Tensor, mix: Mix) -> Tensor: ...
 
 
-class DenseMlp(NamedTuple):
+@dataclass(frozen=True)
+class DenseMlp:
     """One gated MLP for every token."""
 
     mlp: Gated
@@ -80,7 +85,8 @@ class DenseMlp(NamedTuple):
         return self.mlp(x)
 
 
-class Experts(NamedTuple):
+@dataclass(frozen=True)
+class Experts:
     """Routed experts, and a shared one where the family has it."""
 
     router: Tensor
@@ -108,10 +114,10 @@ class Experts(NamedTuple):
 
     def _in_best_groups(self, ranks: Tensor) -> Tensor:
         r = self.routing
-        grouped = ranks.unflatten(-1, (r.groups, -1))
+        grouped = ranks.view(len(ranks), r.groups, -1)
         best = grouped.topk(r.group_best, -1).values.sum(-1).topk(r.top_groups, -1).indices
         kept = torch.zeros_like(grouped[..., 0], dtype=torch.bool).scatter_(-1, best, True)
-        return grouped.masked_fill(~kept[..., None], float("-inf")).flatten(-2)
+        return torch.where(kept[..., None], grouped, float("-inf")).flatten(-2)
 
 
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -123,7 +129,7 @@ SCORES: dict[str, Callable[[Tensor], Tensor]] = {
 def by_token(x: Tensor, choice: Choice, experts: list[Gated]) -> Tensor:
     """Each expert computes the tokens that chose it, and no others."""
     out = torch.zeros_like(x)
-    for number in choice.experts.unique().tolist():
+    for number in _numbers(choice.experts):
         token, rank = torch.nonzero(choice.experts == number, as_tuple=True)
         out.index_add_(0, token, experts[number](x[token]) * choice.weights[token, rank, None])
     return out
@@ -132,11 +138,16 @@ def by_token(x: Tensor, choice: Choice, experts: list[Gated]) -> Tensor:
 def by_tile(x: Tensor, choice: Choice, experts: list[Gated]) -> Tensor:
     """Each chosen expert computes the whole tile: the shape does not depend on who chose it."""
     out = torch.zeros_like(x)
-    for number in choice.experts.unique().tolist():
+    for number in _numbers(choice.experts):
         chosen = choice.experts == number
         weight = (choice.weights * chosen).sum(-1, keepdim=True)
         out = torch.where(chosen.any(-1, keepdim=True), out + experts[number](x) * weight, out)
     return out
+
+
+def _numbers(experts: Tensor) -> list[int]:
+    """Each that was chosen, rising."""
+    return sorted(set(experts.flatten().tolist()))
 
 
 # Building

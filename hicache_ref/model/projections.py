@@ -100,7 +100,7 @@ class HeadProjections:
 
     def inward(self, x: Tensor, rotary: Rotary, turns: Tensor) -> Projected:
         split = [cut.stop - cut.start for cut in self.widths]
-        q, k, v = (each.unflatten(-1, (-1, self.dim)) for each in F.linear(x, self.qkv, self.bias).split(split, -1))
+        q, k, v = (each.view(len(x), -1, self.dim) for each in torch.split(F.linear(x, self.qkv, self.bias), split, -1))
         if self.norms:
             q, k = self.norms[0](q), self.norms[1](k)
         return Projected(rotary.turn(q, turns), (rotary.turn(k, turns), v))
@@ -130,13 +130,13 @@ class LatentProjections:
         self.parts = [rank, shape.qk_rope_head_dim]
         self.query_parts = [shape.qk_nope_head_dim, shape.qk_rope_head_dim]
         mine = load.part.of(shape.heads, "query heads")
-        self.heads = mine.stop - mine.start
+        self.count = mine.stop - mine.start
         self.ask = self._queries(spec, load, name, mine)
         self.keep = load.get(f"{name}.kv_a_proj_with_mqa.weight", shape.row_dim, hidden)
         self.norm = Norm(load.get(f"{name}.kv_a_layernorm.weight", rank), spec.eps)
         width, values = shape.qk_nope_head_dim + shape.v_head_dim, shape.heads * shape.v_head_dim
         unpack = load.get(f"{name}.kv_b_proj.weight", shape.heads * width, rank, rows=times(mine, width))
-        keys, rest = unpack.unflatten(0, (self.heads, width)).split([shape.qk_nope_head_dim, shape.v_head_dim], 1)
+        keys, rest = torch.split(unpack.view(self.count, width, rank), [shape.qk_nope_head_dim, shape.v_head_dim], 1)
         self.to_latent = keys.contiguous()  # [H, D plain, latent]
         self.from_latent = rest.transpose(1, 2).contiguous()  # [H, latent, v]
         self.out = load.get(f"{name}.o_proj.weight", hidden, values, columns=times(mine, shape.v_head_dim))
@@ -158,9 +158,9 @@ class LatentProjections:
         q = x
         for step in self.ask:
             q = step(q)
-        still, turned = q.unflatten(-1, (self.heads, -1)).split(self.query_parts, -1)
+        still, turned = torch.split(q.view(len(x), self.count, -1), self.query_parts, -1)
         absorbed = torch.bmm(still.transpose(0, 1), self.to_latent).transpose(0, 1)
-        latent, shared = F.linear(x, self.keep).split(self.parts, -1)
+        latent, shared = torch.split(F.linear(x, self.keep), self.parts, -1)
         row = torch.cat([self.norm(latent)[:, None], rotary.turn(shared[:, None], turns)], -1)
         return Projected(torch.cat([absorbed, rotary.turn(turned, turns)], -1), (row,))
 

@@ -3,7 +3,7 @@
 Rules of this file
 - A runner has no state beyond model and pool: what a row sees is what its pages hold.
 - It never samples. The caller picks tokens, or forces them.
-- `before_layer(i)` is called before layer i touches the pool, `after_layer(i)` when its rows have been written and read.
+- `before_layer(i)` is called before layer i touches the pool, `after_layer(i)` when it is done with it.
 """
 
 from __future__ import annotations

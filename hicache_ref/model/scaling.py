@@ -113,7 +113,8 @@ def _mla(attention: Mla, factor: float) -> Mla:
 def _nsa(attention: Nsa, factor: float) -> Nsa:
     """The index shrinks as well, though the decoder leaves it out: it counts in sizes."""
     small: Any = _mla(attention, factor)
-    return replace(small, index_heads=max(2, round(attention.index_heads * factor)))
+    result: Nsa = replace(small, index_heads=max(2, round(attention.index_heads * factor)))
+    return result
 
 
 @singledispatch

@@ -85,7 +85,7 @@ class Seeded:
         if "embed_tokens" in name:
             return noise
         small = self.depth if re.search(r"(o_proj|down_proj)\.weight$", name) else 1.0
-        return noise * (shape[-1] ** -0.5 / small)
+        return noise.mul(shape[-1] ** -0.5 / small)
 
     def finish(self) -> None:
         """Nothing is left over of chance."""
@@ -143,7 +143,8 @@ class Folder:
         file = self._files[name]
         if file not in self._handles:
             self._handles[file] = self._open(self._folder / file, framework="pt")
-        return self._handles[file].get_tensor(name)
+        found: Tensor = self._handles[file].get_tensor(name)
+        return found
 
 
 def _safe_open() -> Callable[..., Any]:

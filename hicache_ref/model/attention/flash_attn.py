@@ -48,19 +48,21 @@ class _Plan:
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         k, v = self._view.read(layer)
-        if not self._heads.latent:
-            return self._call(q.contiguous(), k, v)
-        cut = self._heads.v_dim
-        return self._call(q[..., cut:].contiguous(), k[..., cut:], v, qv=q[..., :cut].contiguous())
+        cut = self._heads.v_dim if self._heads.latent else 0
+        beside = {"qv": q[..., :cut].contiguous()} if cut else {}
+        out: Tensor = self._call(q[..., cut:].contiguous(), k[..., cut:], v, **beside)
+        return out
 
 
 def _kernel(cache: KvCache) -> Callable[..., Any]:
     gpu_only("fa3", cache.device)
     for name in _MODULES:
         try:
-            return import_module(name).flash_attn_with_kvcache
+            module: Any = import_module(name)
         except ImportError:
             continue
+        kernel: Callable[..., Any] = module.flash_attn_with_kvcache
+        return kernel
     raise AttentionError(
         "attention backend fa3 is not installed: pip install flash-attn-3 or sgl-kernel, or take triton"
     )

@@ -60,7 +60,8 @@ class _HeadsPlan:
         self._wrapper, self._view = wrapper, view
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
-        return self._wrapper.run(q.contiguous(), self._view.read(layer))
+        out: Tensor = self._wrapper.run(q.contiguous(), self._view.read(layer))
+        return out
 
 
 class _LatentPlan:
@@ -70,7 +71,9 @@ class _LatentPlan:
     def attend(self, layer: int, q: Tensor) -> Tensor:
         rows = self._view.read(layer)[0].squeeze(2)
         cut = self._latent
-        return self._wrapper.run(q[..., :cut].contiguous(), q[..., cut:].contiguous(), rows[..., :cut], rows[..., cut:])
+        latent, position = q[..., :cut].contiguous(), q[..., cut:].contiguous()
+        out: Tensor = self._wrapper.run(latent, position, rows[..., :cut], rows[..., cut:])
+        return out
 
 
 def _flashinfer(cache: KvCache) -> Any:

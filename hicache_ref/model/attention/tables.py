@@ -8,6 +8,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -38,7 +39,7 @@ class Tables:
         keys = np.array([span.keys for span in spans])
         ends = np.cumsum([0, *held])
         grid = np.zeros((len(spans), max(held)), np.int64)
-        for row, (start, stop) in enumerate(zip(ends, ends[1:], strict=False)):
+        for row, (start, stop) in enumerate(pairwise(ends)):
             grid[row, : stop - start] = self.view.table[start:stop]
 
         def put(x: NDArray[np.int64]) -> Tensor:

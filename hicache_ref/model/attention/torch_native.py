@@ -12,6 +12,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -70,7 +71,7 @@ class _NativePlan(NamedTuple):
 
 def _rows(slices: list[slice], device: torch.device) -> Tensor | slice:
     """Where a group's queries stand: a slice where they are neighbours."""
-    if all(a.stop == b.start for a, b in zip(slices, slices[1:], strict=False)):
+    if all(a.stop == b.start for a, b in pairwise(slices)):
         return slice(slices[0].start, slices[-1].stop)
     rows = np.concatenate([np.arange(each.start, each.stop) for each in slices])
     return torch.as_tensor(rows, device=device)
@@ -156,7 +157,7 @@ class _Few:
         out = F.scaled_dot_product_attention(
             q, k.transpose(1, 2), v.transpose(1, 2), attn_mask=self._mask, scale=heads.scale
         )[..., : heads.v_dim]
-        out = out.unflatten(2, (self._queries, -1)).transpose(1, 2)
+        out = out.reshape(self._count, heads.kv, self._queries, -1, heads.v_dim).transpose(1, 2)
         return out.reshape(-1, heads.queries, heads.v_dim)
 
 

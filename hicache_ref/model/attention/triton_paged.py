@@ -1,8 +1,8 @@
 """`triton`: a paged attention kernel of our own, for prefill and decoding, over rows where they lie.
 
 Rules of this file
-- A program computes the queries of one item (some neighbouring queries of a span) for one cached head: with the query
-  heads that share it side by side they are M rows of one matrix.
+- A program computes the queries of one item (some neighbouring queries of a span) for one cached head: with query heads
+  that share it side by side they are M rows of one matrix. MLA's many heads for one cached head are several programs.
 - Keys beyond the span, and those after a query, are never loaded or count as minus infinity: free pages may hold NaN.
 - Long contexts are split over programs. Each split writes its own normalised result and the logarithm of its sum; the
   splits are then weighed by those. How many splits there are follows from positions and counts alone.
@@ -16,20 +16,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
-import triton
-import triton.language as tl
+import triton  # type: ignore[import-untyped,unused-ignore]
+import triton.language as tl  # type: ignore[import-untyped,unused-ignore]
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ..cache import KvCache
 from .base import AttentionError, Plan, Span
 
-_ROWS = 64
-"""Rows M of an item, unless one query has more heads."""
+_ROWS, _WIDE_ROWS = 64, 16
+"""Rows M of a program at most, and where rows are wide (more than `_WIDE` elements): what registers hold."""
+_WIDE = 256
+_LEAST_ROWS = 16
+"""What a tensor core's matrix takes."""
 _PROGRAMS = 256
 """Programs worth having: fewer, and long contexts are split."""
 _SPLIT_KEYS = 256
@@ -49,17 +51,21 @@ class TritonPaged:
 
 
 class _TritonPlan:
-    """Index tensors of a batch: `items` [4, I] and `pages`, int64 on the device."""
+    """Index tensors of a batch: `items` [5, I] and `pages`, int64 on the device."""
 
     def __init__(self, cache: KvCache, spans: Sequence[Span]) -> None:
         heads = cache.heads
         self._cache, self._shared = cache, heads.queries // heads.kv
-        self._block_q = max(1, _ROWS // triton.next_power_of_2(self._shared))
+        rows = _WIDE_ROWS if heads.k_dim > _WIDE else _ROWS
+        self._share = min(triton.next_power_of_2(self._shared), _WIDE_ROWS)
+        most = triton.next_power_of_2(max(span.queries for span in spans))
+        self._block_q = max(1, min(most, rows // self._share))
+        self._programs = heads.kv * triton.cdiv(self._shared, self._share)
         pages = [span.pages[: -(-span.keys // cache.page_tokens)] for span in spans]
         self._view = cache.view(np.concatenate(pages))
         self._items, positions = _items(spans, [len(each) for each in pages], self._block_q, cache.device)
         self._pages = torch.as_tensor(self._view.table, device=cache.device)
-        programs = self._items.shape[1] * heads.kv
+        programs = self._items.shape[1] * self._programs
         self._splits = int(max(1, min(_PROGRAMS // programs, positions // _SPLIT_KEYS)))
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
@@ -68,15 +74,15 @@ class _TritonPlan:
         out = torch.zeros((splits, len(q), heads.queries, heads.v_dim), dtype=torch.float32, device=q.device)
         sums = torch.full((splits, len(q), heads.queries), float("-inf"), dtype=torch.float32, device=q.device)
         wide, rest = _widths(heads.k_dim)
-        keys_at_once = 32 if wide > 256 else 64
-        _attend[(self._items.shape[1], heads.kv, splits)](
+        keys_at_once = 32 if heads.k_dim > _WIDE else 64
+        _attend[(self._items.shape[1], self._programs, splits)](
             q.contiguous(), k, v, out, sums, self._items, self._pages, heads.scale,
             k.stride(0), k.stride(1), k.stride(2), v.stride(0), v.stride(1), v.stride(2),
             len(q), self._items.shape[1], splits,
             HEADS=heads.queries, SHARED=self._shared, PAGE=self._cache.page_tokens,
             K_DIM=heads.k_dim, V_DIM=heads.v_dim, WIDE=wide, REST=rest,
             VALUES=max(16, triton.next_power_of_2(heads.v_dim)),
-            M=max(16, self._block_q * triton.next_power_of_2(self._shared)), QUERIES=self._block_q, KEYS=keys_at_once,
+            M=max(_LEAST_ROWS, self._block_q * self._share), SHARE=self._share, KEYS=keys_at_once,
             PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         )  # fmt: skip
         if splits == 1:
@@ -108,18 +114,20 @@ def _widths(dim: int) -> tuple[int, int]:
     return wide, max(16, triton.next_power_of_2(rest)) if rest > 0 else 0
 
 
-@triton.jit
-def _attend(
+@triton.jit  # type: ignore[untyped-decorator,unused-ignore]
+def _attend(  # type: ignore[no-untyped-def,unused-ignore]
     q, k, v, out, sums, items, pages, scale,
     k_page, k_token, k_head, v_page, v_token, v_head,
     n_queries, n_items, n_splits,
     HEADS: tl.constexpr, SHARED: tl.constexpr, PAGE: tl.constexpr,
     K_DIM: tl.constexpr, V_DIM: tl.constexpr, WIDE: tl.constexpr, REST: tl.constexpr, VALUES: tl.constexpr,
-    M: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr,
+    M: tl.constexpr, SHARE: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One item, one cached head, one split. Pointers: q [N, H, K_DIM], k and v [P, T, J, D] by strides with D dense,
+    """One item, some heads of one cached head, one split. Pointers: q [N, H, K_DIM], k and v [P, T, J, D] by strides with D dense,
     out [splits, N, H, V_DIM] and sums [splits, N, H] float32, items [5, I] and pages int64."""
-    item, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    item, split = tl.program_id(0), tl.program_id(2)
+    blocks: tl.constexpr = (SHARED + SHARE - 1) // SHARE
+    head, block = tl.program_id(1) // blocks, tl.program_id(1) % blocks
     q_at = tl.load(items + item)
     position = tl.load(items + n_items + item)
     queries = tl.load(items + 2 * n_items + item)
@@ -127,7 +135,7 @@ def _attend(
     page_at = tl.load(items + 4 * n_items + item)
 
     row = tl.arange(0, M)
-    query, shared = row // (M // QUERIES), row % (M // QUERIES)
+    query, shared = row // SHARE, block * SHARE + row % SHARE
     used = (query < queries) & (shared < SHARED)
     q_row = (q_at + query) * HEADS + head * SHARED + shared
     wide = tl.arange(0, WIDE)
@@ -141,7 +149,7 @@ def _attend(
         )
     values = tl.arange(0, VALUES)
 
-    seen = position + QUERIES
+    seen = position + M // SHARE
     each = tl.cdiv(tl.cdiv(seen, KEYS), n_splits) * KEYS
     top = tl.full([M], float("-inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
