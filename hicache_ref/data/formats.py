@@ -110,8 +110,9 @@ class Fp4(KvCodec):
     def encode(self, x: Tensor) -> Tensor:
         blocks = _blocks(torch.nn.functional.pad(x.float(), (0, self.padding)), self.block)
         largest = blocks.abs().amax(-1, keepdim=True)
-        # frexp gives largest / 6 = m * 2^e with m in [0.5, 1): scaled by 2^e, the largest is 6 at most.
-        exponent = torch.frexp(largest / self.LEVELS[-1]).exponent.clamp(-self.BIAS, self.BIAS)
+        # The least power of two by which the largest comes to 6 or less: frexp's, one less where it is exact.
+        mantissa, exponent = torch.frexp(largest / self.LEVELS[-1])
+        exponent = (exponent - (mantissa == 0.5).int()).clamp(-self.BIAS, self.BIAS)
         level = torch.bucketize(torch.ldexp(blocks.abs(), -exponent), self.bounds.to(x.device), out_int32=True)
         codes = (level + 8 * blocks.signbit()).to(torch.uint8).flatten(-2)[..., : self.elements]
         scales = (exponent + self.BIAS).masked_fill(~largest.isfinite(), self.NAN).to(torch.uint8)

@@ -110,5 +110,5 @@ def _fill(view: Tensor, pages: Pages) -> None:
     """Set all bits of `pages` of a view [C, L, P, T, H, D]: NaN in every float format, and in every scale."""
     row_bytes = view.shape[-1] * view.itemsize
     unit = next(size for size in _UNITS if row_bytes % size == 0)
-    index = torch.as_tensor(np.asarray(pages, dtype=np.int64), device=view.device)
+    index = torch.tensor(np.array(pages, dtype=np.int64), device=view.device)
     view.view(_UNITS[unit]).index_fill_(2, index, -1)
