@@ -1,8 +1,8 @@
 """The real data plane: bytes move between device, host and store, on streams and threads of their own.
 
 Rules of this file
-- It keeps the four rules of `hicache_ref.plane`. All reports go through `_report`, which lets one end of each
-  operation pass, whatever streams, workers and `close` say.
+- It keeps the four rules of `hicache_ref.plane`. An operation is open until its one end, whoever tells it first:
+  streams, workers or `close`.
 - `submit`, `cancel`, `poll` and `wait` belong to one thread, the engine's. None but `wait` ever blocks, unless pages
   are poisoned, which is for finding bugs.
 - What fails is a failed completion, its words in `errors`: an exception of a copy, a forward, a store; an operation
@@ -37,7 +37,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from ..account.meters import Slice
-from ..control.types import Completion, Op, OpKind, Released, Report
+from ..control.types import Completion, Op, OpKind, Progress, Released, Report
 from ..plane import Capabilities
 from .compute import Batches, Computer
 from .meters import RealMeters
@@ -146,7 +146,7 @@ class RealPlane:
         self._start |= {OpKind.LOAD: self._load, OpKind.BACKUP: self._back_up}
 
     def _add_storage(self, storage: MakeWorkers) -> None:
-        self.workers = storage(self._store_reports)
+        self.workers = storage(self._from_workers)
         self._start |= dict.fromkeys((OpKind.PROBE, OpKind.FETCH, OpKind.STORE, OpKind.CLEAR), self._ask_store)
 
     # The protocol
@@ -266,37 +266,37 @@ class RealPlane:
     # How they end, on any thread
 
     def _over(self, ended: Ended) -> None:
+        """A stream is done with an operation, or `close` is."""
         op, error = ended.op, ended.error
         with self._news:
-            if op.id not in self._open:
-                return
-            if error is not None:
-                self.errors.append(Failure(op.id, op.kind, f"{type(error).__name__}: {error}"))
-            self.meters.ended(op, ended.pages_ok, error is not None, ended.start_s, self._clock())
-            self._report(Completion(op.id, ended.pages_ok, error is not None))
+            if op.id in self._open:
+                what = None if error is None else f"{type(error).__name__}: {error}"
+                self._end(op, Completion(op.id, ended.pages_ok, error is not None), ended.start_s, what)
 
-    def _store_reports(self, report: Report) -> None:
+    def _from_workers(self, report: Report) -> None:
         with self._news:
             flight = self._open.get(report.op_id)
             if flight is not None and isinstance(report, Completion):
                 op = flight.op
-                self.meters.ended(op, report.pages_ok, report.failed, flight.start_s, self._clock())
-                if report.failed:
-                    what = f"the store: {report.pages_ok} of {op.pages} pages; its workers' stats say more"
-                    self.errors.append(Failure(op.id, op.kind, what))
-            self._report(report)
+                what = f"the store: {report.pages_ok} of {op.pages} pages; its workers' stats say more"
+                self._end(op, report, flight.start_s, what if report.failed else None)
+            elif flight is not None and isinstance(report, Progress):
+                self._tell(report)
+            elif report.op_id in self._lingering and isinstance(report, Released):
+                self._lingering.discard(report.op_id)
+                self._tell(report)
 
-    def _report(self, report: Report) -> None:
-        """Pass a report on, unless its operation has had its end. The caller holds `_news`."""
-        known: set[int] | dict[int, Flight] = self._lingering if isinstance(report, Released) else self._open
-        if report.op_id not in known:
-            return
-        if isinstance(report, Completion):
-            del self._open[report.op_id]
-            if report.lingers:
-                self._lingering.add(report.op_id)
-        elif isinstance(report, Released):
-            self._lingering.discard(report.op_id)
+    def _end(self, op: Op, completion: Completion, start_s: float | None, what: str | None) -> None:
+        """The one end of an operation that is open; `what` went wrong. The caller holds `_news`."""
+        del self._open[op.id]
+        if completion.lingers:
+            self._lingering.add(op.id)
+        if what is not None:
+            self.errors.append(Failure(op.id, op.kind, what))
+        self.meters.ended(op, completion.pages_ok, completion.failed, start_s, self._clock())
+        self._tell(completion)
+
+    def _tell(self, report: Report) -> None:
         self._reports.append(report)
         self._news.notify_all()
 

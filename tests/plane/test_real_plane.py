@@ -356,6 +356,30 @@ def test_a_cancelled_decode_ends_after_the_step_under_way(rig):
     assert steps == [0, 1, 2]
 
 
+def test_on_the_device_a_decode_is_launched_one_step_ahead(rig, monkeypatch):
+    """Not all of it at once: a cancel would come too late."""
+    fake_cuda.FakeCuda.put_under(monkeypatch)
+    gates, launched = Gates(0, 1), []
+
+    def forward(op: Op, at: int, before_layer: Callable[[int], None]) -> None:
+        launched.append(at)
+        fake_cuda.launch(lambda: gates.pass_(at))
+
+    made = rig(Scripted(forward))
+    decode = made.compute(steps=10, may_stop=True)
+    assert gates.reached[0].wait(SOON_S)
+    until(lambda: launched == [0, 1], "a step launched ahead")
+    assert not made.plane.wait(0.02) and launched == [0, 1]
+    gates.open(0)
+    assert gates.reached[1].wait(SOON_S)
+    until(lambda: launched == [0, 1, 2], "the next")
+    made.plane.cancel(decode)
+    gates.open(1)
+    assert made.end(decode).pages_ok <= 4
+    made.plane.close(SOON_S)
+    fake_cuda.end_all()
+
+
 def test_a_batch_is_turned_into_rows_when_it_is_submitted(rig):
     """Later the engine's state is another one."""
     state, rows_seen, logits_seen = ["at submit"], [], []
@@ -416,6 +440,28 @@ def test_a_copy_that_raises_fails_and_the_next_does_not(rig):
     assert not made.end(made.compute()).failed
 
 
+def test_a_batch_that_waits_for_a_load_fails_with_it(rig):
+    """It is let go, also where the layer it waits for will never come."""
+    seen = []
+
+    def copying(what: tuple[Any, ...]) -> None:
+        if what == ("load", 1):
+            until(lambda: seen == [0], "the batch to wait for layer 1")
+            raise OSError("the load lost power")
+
+    def forward(op: Op, at: int, before_layer: Callable[[int], None]) -> None:
+        for layer in range(LAYERS):
+            before_layer(layer)
+            seen.append(layer)
+
+    made = rig(Scripted(forward), copying)
+    load = made.load([0], [1])
+    batch = made.compute((load,))
+    assert made.end(batch) == Completion(batch, 0, True)
+    assert made.end(load).failed
+    assert seen == [0]
+
+
 def test_pages_that_are_not_there_are_a_failed_copy(rig):
     made = rig()
     assert made.end(made.load([99], [0])).failed
@@ -462,6 +508,29 @@ def test_a_hanging_store_is_left_and_says_when_it_lets_go(rig):
     assert not made.end(made.backup([0], [5])).failed
     client.hold.set()
     until(lambda: made.collect() or Released(fetch) in made.reports, "the pages to be released")
+
+
+def test_workers_that_say_too_much_are_not_believed():
+    """One end an operation, no progress after it, no release of what does not linger."""
+    device, host = pools(4)
+
+    class Talkative:
+        def __init__(self, report: Callable[[Any], None]) -> None:
+            self.report = report
+
+        def submit(self, op: Op) -> None:
+            said = [Progress(op.id, 1), Released(op.id), Completion(op.id, 1, True, True), Completion(op.id, 2)]
+            for report in [*said, Progress(op.id, 2), Released(op.id), Released(op.id), Completion(99, 1)]:
+                self.report(report)
+
+        def cancel(self, op_id: int) -> None: ...
+
+        def close(self, timeout_s: float) -> None: ...
+
+    plane = RealPlane(device, Idle(), host, storage=Talkative)
+    plane.submit(Op(1, OpKind.FETCH, 2, dst=np.array([0, 1]), keys="ab"))
+    assert plane.poll() == [Progress(1, 1), Completion(1, 1, True, True), Released(1)]
+    plane.close()
 
 
 def test_without_host_memory_there_is_nothing_to_copy():
