@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -187,6 +188,14 @@ def test_files_that_were_there_count_oldest_first(tmp_path):
     client = limited(tmp_path, 4, eviction_ratio=1.0)
     assert there(client, range(6)) == [0, 2, 4, 5]
     assert len(there(FileClient(StorageIdentity("other"), tmp_path), range(6))) == 6
+
+
+def test_files_whose_writers_died_are_removed(tmp_path):
+    for name, age_s in ((".a.0.tmp", 4000), (".b.0.tmp", 10), ("mine.tmp", 4000)):
+        (tmp_path / name).write_bytes(b"half")
+        os.utime(tmp_path / name, (time.time() - age_s,) * 2)
+    limited(tmp_path, 4)
+    assert files(tmp_path) == {".b.0.tmp", "mine.tmp"}
 
 
 def test_space_is_left_on_the_disk(tmp_path, monkeypatch):

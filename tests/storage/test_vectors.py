@@ -60,7 +60,7 @@ def test_exactly_the_page_is_read(sizes, limit, moves, extra):
         file.write(data)
         file.flush()
         with slow_kernel(limit, moves):
-            whole = vectors.read_exactly(file.fileno(), buffers)
+            whole = vectors.read_exactly(file.fileno(), buffers, sum(sizes))
     assert whole or len(data) != sum(sizes)
     # A kernel that stops just before the byte beyond hides that there is one; it does so at the end of files only.
     assert not whole or len(data) >= sum(sizes)
@@ -74,7 +74,7 @@ def test_a_kernel_that_moves_all_it_can_tells_every_length(sizes, limit, extra):
         file.write(bytes(max(sum(sizes) + extra, 0)))
         file.flush()
         with slow_kernel(limit, [1 << 20]):
-            assert vectors.read_exactly(file.fileno(), views(sizes)) == (extra == 0)
+            assert vectors.read_exactly(file.fileno(), views(sizes), sum(sizes)) == (extra == 0)
 
 
 def test_more_pieces_than_the_kernel_takes():
@@ -82,5 +82,5 @@ def test_more_pieces_than_the_kernel_takes():
     back = views([3] * len(buffers))
     with tempfile.TemporaryFile() as file:
         vectors.write_all(file.fileno(), buffers)
-        assert vectors.read_exactly(file.fileno(), back)
+        assert vectors.read_exactly(file.fileno(), back, 3 * len(back))
     assert back == buffers

@@ -12,12 +12,16 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
 SUFFIX = ".bin"
+UNFINISHED = ".tmp"
+UNFINISHED_S = 3600.0
+"""A file unfinished for longer than this has lost its writer, and is removed by who counts the folder."""
 
 
 class Cap(Protocol):
@@ -166,12 +170,15 @@ class LruCap:
 
     def _find_files(self, owns: Callable[[str], bool]) -> None:
         found = []
+        forgotten_s = time.time() - UNFINISHED_S
         with os.scandir(self._folder) as entries:
             for entry in entries:
                 stem, suffix = os.path.splitext(entry.name)
-                if suffix == SUFFIX and owns(stem):
-                    with suppress(FileNotFoundError):
+                with suppress(FileNotFoundError):
+                    if suffix == SUFFIX and owns(stem):
                         facts = entry.stat()
                         found.append((facts.st_mtime, stem, facts.st_size))
+                    elif suffix == UNFINISHED and stem.startswith(".") and entry.stat().st_mtime < forgotten_s:
+                        os.remove(entry.path)
         for _, stem, size_bytes in sorted(found):
             self._add(stem, size_bytes)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from .cap import SUFFIX, Cap, LruCap, NoCap
+from .cap import SUFFIX, UNFINISHED, Cap, LruCap, NoCap
 from .client import Counts, PageMemory, Slots, StorageError, StorageIdentity, StoreFailed
 from .options import Options, flag, number, size_bytes, text, whole
 from .seen import NothingSeen, Seen, SeenFor
@@ -60,6 +60,10 @@ def suffix(identity: StorageIdentity) -> str:
     ranks = "" if identity.replicated else f"_{identity.tp_rank}_{identity.tp_size}"
     stage = f"_{identity.pp_size}_{identity.pp_rank}" if identity.pp_size > 1 else ""
     return f"_{model}{ranks}{stage}"
+
+
+Work = Callable[[str, PageMemory, int], bool]
+"""What is done with the file of a stem and a host page; False ends the run of pages."""
 
 
 class _Run(NamedTuple):
@@ -116,10 +120,23 @@ class FileClient:
         return len(names)
 
     def get(self, names: Sequence[str], host: PageMemory, slots: Slots) -> int:
-        return self._spread(self._read, names, host, slots)
+        self._check_open()
+        pages = list(zip(map(self._stem, names), slots.tolist(), strict=True))
+        good = self._spread(self._read, pages, host)
+        self._counts.add("read_pages", good)
+        return good
 
     def put(self, names: Sequence[str], host: PageMemory, slots: Slots) -> int:
-        return self._spread(self._write, names, host, slots)
+        self._check_open()
+        stems = list(map(self._stem, names))
+        # Looked up before the threads start: a short system call is cheap as long as no thread waits to run meanwhile.
+        new = [at for at, stem in enumerate(stems) if self._size_bytes(stem) != host.page_bytes]
+        for at in set(range(len(stems))).difference(new):
+            self._cap.touch(stems[at], host.page_bytes)
+        self._counts.add("present_pages", len(stems) - len(new))
+        pages = slots.tolist()
+        good = self._spread(self._write, [(stems[at], pages[at]) for at in new], host)
+        return len(stems) if good == len(new) else new[good]
 
     def clear(self) -> None:
         """Remove this identity's files. Upstream removes every file in the folder."""
@@ -142,12 +159,8 @@ class FileClient:
 
     # Batches
 
-    def _spread(
-        self, work: Callable[[str, PageMemory, int], bool], names: Sequence[str], host: PageMemory, slots: Slots
-    ) -> int:
-        """`work` on every page, neighbours on one thread; how many leading ones are good."""
-        self._check_open()
-        pages = list(zip(names, slots.tolist(), strict=True))
+    def _spread(self, work: Work, pages: list[tuple[str, int]], host: PageMemory) -> int:
+        """`work` on every (stem, page), neighbours on one thread; how many leading ones are good."""
         share = -(-len(pages) // self._shares) or 1
         runs = [pages[at : at + share] for at in range(0, len(pages), share)]
         try:
@@ -165,8 +178,7 @@ class FileClient:
                 break
         return good
 
-    def _read(self, name: str, host: PageMemory, slot: int) -> bool:
-        stem = self._stem(name)
+    def _read(self, stem: str, host: PageMemory, page: int) -> bool:
         try:
             fd = os.open(self._path(stem), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -174,40 +186,34 @@ class FileClient:
             self._counts.add("missed_pages")
             return False
         try:
-            whole = read_exactly(fd, host.page_memory(slot))
+            whole = read_exactly(fd, host.page_memory(page), host.page_bytes)
         finally:
             os.close(fd)
         if whole:
             self._cap.touch(stem, host.page_bytes)
-        self._counts.add("read_pages" if whole else "bad_pages")
+        else:
+            self._counts.add("bad_pages")
         return whole
 
-    def _write(self, name: str, host: PageMemory, slot: int) -> bool:
-        stem = self._stem(name)
-        if self._size_bytes(stem) == host.page_bytes:
-            self._cap.touch(stem, host.page_bytes)
-            outcome = "present_pages"
-        else:
-            outcome = self._write_new(stem, host, slot)
-        self._counts.add(outcome)
-        return outcome != "refused_pages"
-
-    def _write_new(self, stem: str, host: PageMemory, slot: int) -> str:
+    def _write(self, stem: str, host: PageMemory, page: int) -> bool:
         if not self._cap.reserve(stem, host.page_bytes):
-            return "refused_pages"
+            self._counts.add("refused_pages")
+            return False
         try:
-            self._write_file(self._path(stem), host.page_memory(slot))
+            self._write_file(self._path(stem), host.page_memory(page))
         except OSError as error:
             self._cap.abort(stem)
-            if error.errno in _NO_ROOM:
-                return "refused_pages"
-            raise
+            if error.errno not in _NO_ROOM:
+                raise
+            self._counts.add("refused_pages")
+            return False
         self._cap.commit(stem)
         self._seen.add(stem)
-        return "written_pages"
+        self._counts.add("written_pages")
+        return True
 
     def _write_file(self, path: str, buffers: list[memoryview]) -> None:
-        unfinished = f"{self.folder}/.{self._writer}.{next(self._numbers)}.tmp"
+        unfinished = f"{self.folder}/.{self._writer}.{next(self._numbers)}{UNFINISHED}"
         fd = self._create(unfinished)
         try:
             try:
@@ -266,11 +272,11 @@ class FileClient:
         self._counts.add("evicted_pages")
 
 
-def _in_turn(work: Callable[[str, PageMemory, int], bool], pages: list[tuple[str, int]], host: PageMemory) -> _Run:
+def _in_turn(work: Work, pages: list[tuple[str, int]], host: PageMemory) -> _Run:
     """Page after page, to the first that is not good: those behind it would not count."""
-    for at, (name, slot) in enumerate(pages):
+    for at, (stem, page) in enumerate(pages):
         try:
-            if not work(name, host, slot):
+            if not work(stem, host, page):
                 return _Run(at)
         except Exception as error:
             return _Run(at, error)

@@ -9,24 +9,28 @@ Rules of this file
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeAlias
 
 
 class ThreadsEnded(RuntimeError):
     """A call was given to threads that take no more."""
 
 
+Calls: TypeAlias = "SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None]"
+
+
 class Threads:
-    """`count` threads that take calls in turn, until `end`."""
+    """`count` threads that take calls in turn, until `end`, or until nobody has this object any more."""
 
     def __init__(self, count: int, name: str) -> None:
-        self._calls: SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None] = SimpleQueue()
+        self._calls: Calls = SimpleQueue()
         self._lock = threading.Lock()
-        self._ended = False
-        self._count = count
+        self._end = weakref.finalize(self, _dismiss, self._calls, count)
+        self._end.atexit = False
         for at in range(count):
             threading.Thread(target=_work, args=(self._calls,), name=f"{name}-{at}", daemon=True).start()
 
@@ -38,7 +42,7 @@ class Threads:
         """One call for each tuple of arguments; all of them, or ThreadsEnded and none."""
         futures: list[Future[Any]] = [Future() for _ in arguments]
         with self._lock:
-            if self._ended:
+            if not self._end.alive:
                 raise ThreadsEnded
             for future, args in zip(futures, arguments, strict=True):
                 self._calls.put((future, call, args))
@@ -47,13 +51,15 @@ class Threads:
     def end(self) -> None:
         """No more calls. Those given are made, then the threads go; does not wait for that."""
         with self._lock:
-            if not self._ended:
-                self._ended = True
-                for _ in range(self._count):
-                    self._calls.put(None)
+            self._end()
 
 
-def _work(calls: SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None]) -> None:
+def _dismiss(calls: Calls, count: int) -> None:
+    for _ in range(count):
+        calls.put(None)
+
+
+def _work(calls: Calls) -> None:
     while (task := calls.get()) is not None:
         future, call, args = task
         try:

@@ -22,20 +22,24 @@ def write_all(fd: int, buffers: Sequence[memoryview]) -> None:
         at, left = at + written, _rest(left, written)
 
 
-def read_exactly(fd: int, buffers: Sequence[memoryview]) -> bool:
-    """Fill `buffers` with the file from its start. False: it is shorter or longer than they are."""
-    at, left = 0, [*buffers, _BEYOND]
-    while True:
+def read_exactly(fd: int, buffers: Sequence[memoryview], size_bytes: int) -> bool:
+    """Fill `buffers`, of `size_bytes` together, with the file. False: it is shorter or longer than they are."""
+    # The usual case is one call: everything is there, and the byte beyond was asked for in vain.
+    left = [*buffers, _BEYOND]
+    asked = left if len(left) <= IOV_MAX else left[:IOV_MAX]
+    at = os.preadv(fd, asked, 0)
+    if at == size_bytes and asked is left:
+        return True
+    left = _rest(left, at)
+    while left:
         to_the_end = len(left) <= IOV_MAX
         read = os.preadv(fd, left[:IOV_MAX], at)
         at, left = at + read, _rest(left, read)
-        if not left:
-            return False
-        # The usual case is one call: everything is there, and the byte beyond was asked for in vain.
-        if left[0] is _BEYOND and (to_the_end or not read):
+        if at == size_bytes and (to_the_end or not read):
             return True
         if not read:
             return False
+    return False
 
 
 def _rest(buffers: list[memoryview], moved: int) -> list[memoryview]:
