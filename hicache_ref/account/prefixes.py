@@ -2,6 +2,8 @@
 
 Rules of this file
 - A look: nothing in the tree is touched, and one pass over it is all the time it takes.
+- Nodes that follow each other without a branch, used and resident alike, are one stretch of the prompt: where a chunk
+  of prefill ended is no news.
 - What is shown is closed under ancestors, so that it is a tree again; the rest is counted where it hangs.
 """
 
@@ -13,21 +15,22 @@ from typing import Any
 
 from ..control.tree import Node, RadixTree
 
-MOST_NODES = 200
+MOST_STRETCHES = 200
 
 TREE_SCHEMA: dict[str, str] = {
     "page_tokens": "tokens of a page",
     "nodes": "nodes of the whole tree",
     "tokens": "tokens of the whole tree",
-    "shown": "the nodes with the most tokens x uses, and what is above them, parents first",
+    "shown": "the stretches with the most tokens x uses, and what is above them, parents first",
 }
 """Keys of `tree.json`."""
 
-NODE_SCHEMA: dict[str, str] = {
+STRETCH_SCHEMA: dict[str, str] = {
     "parent": "position of the parent in `shown`; -1: none",
     "namespace": "the request's extra key; null: none",
-    "start_tokens": "where in the prompt the run of tokens starts",
+    "start_tokens": "where in the prompt the stretch starts",
     "tokens": "its length",
+    "nodes": "of the tree, one behind the other",
     "hits": "how often an insertion ran over it: about twice a request, after its prefill and at its end. "
     "0 under write_back, which does not count",
     "leaves": "different continuations below it; 1 for a leaf",
@@ -35,94 +38,116 @@ NODE_SCHEMA: dict[str, str] = {
     "l1": "whether it is in device memory",
     "l2": "whether it is in host memory",
     "l3_tokens": "how much of it is in the store; null where nobody can tell",
-    "rest_nodes": "nodes right below it, and below those, that are not shown",
+    "rest_nodes": "nodes below it that are not shown, and not below another one shown",
     "rest_tokens": "tokens of those",
 }
-"""Keys of a node in `shown`."""
+"""Keys of what is in `shown`."""
 
 
 def shared_prefixes(
-    tree: RadixTree, page_tokens: int, stored: Callable[[Any], bool] | None = None, most: int = MOST_NODES
+    tree: RadixTree, page_tokens: int, stored: Callable[[Any], bool] | None = None, most: int = MOST_STRETCHES
 ) -> dict[str, Any]:
-    """What `tree.json` holds. Keys: `TREE_SCHEMA`, `NODE_SCHEMA`.
+    """What `tree.json` holds. Keys: `TREE_SCHEMA`, `STRETCH_SCHEMA`.
 
     stored: whether the store has the page of a name (`Node.names`); None where that is not known.
     """
-    nodes = list(tree.nodes())
-    leaves = _leaves(nodes)
-    uses = {node.id: max(node.hits, leaves[node.id]) for node in nodes}
-    place = _choose(tree.root, heapq.nlargest(most, nodes, key=lambda node: uses[node.id] * node.pages), most)
-    start = {tree.root.id: 0}
-    shown = []
-    rest_nodes, rest_pages = [0] * len(place), [0] * len(place)
-    nearest = {tree.root.id: -1}
-    for node in nodes:
-        parent = node.parent
-        assert parent is not None
-        at = place.get(node.id)
-        if at is None:
-            above = nearest[node.id] = nearest[parent.id]
-            if above >= 0:
-                rest_nodes[above] += 1
-                rest_pages[above] += node.pages
-            continue
-        nearest[node.id] = at
-        start[node.id] = start[parent.id] + (parent.pages if parent.parent is not None else 0) * page_tokens
-        shown.append(
-            {
-                "parent": place.get(parent.id, -1),
-                "namespace": node.namespace,
-                "start_tokens": start[node.id],
-                "tokens": node.pages * page_tokens,
-                "hits": node.hits,
-                "leaves": leaves[node.id],
-                "uses": uses[node.id],
-                "l1": node.device is not None,
-                "l2": node.host is not None,
-                "l3_tokens": _stored_tokens(node, page_tokens, stored),
-            }
+    stretches = _stretches(tree)
+    shown = _choose(stretches, most)
+    place = {id(stretch): at for at, stretch in enumerate(shown)}
+    for stretch in stretches:
+        stretch.hang(place)
+    nodes = sum(len(stretch.nodes) for stretch in stretches)
+    pages = sum(stretch.pages for stretch in stretches)
+    rows = [stretch.row(place, page_tokens, stored) for stretch in shown]
+    return {"page_tokens": page_tokens, "nodes": nodes, "tokens": pages * page_tokens, "shown": rows}
+
+
+class _Stretch:
+    """Nodes one behind the other, alike."""
+
+    __slots__ = ("above", "leaves", "nodes", "pages", "rest_nodes", "rest_pages", "start", "under")
+
+    def __init__(self, node: Node, above: _Stretch | None) -> None:
+        self.nodes = [node]
+        self.above = above
+        self.start: int = above.start + above.pages if above is not None else 0
+        self.pages: int = node.pages
+        self.leaves = 0
+        self.under: _Stretch | None = None
+        """The nearest one that is shown: itself, or above it."""
+        self.rest_nodes = self.rest_pages = 0
+
+    @property
+    def uses(self) -> int:
+        return max(self.nodes[0].hits, self.leaves)
+
+    def takes(self, node: Node) -> bool:
+        """Whether `node`, right below, is more of the same."""
+        last = self.nodes[-1]
+        alike = node.hits == last.hits and (node.device is None, node.host is None) == (
+            last.device is None,
+            last.host is None,
         )
-    for at, row in enumerate(shown):
-        row["rest_nodes"], row["rest_tokens"] = rest_nodes[at], rest_pages[at] * page_tokens
-    pages = sum(node.pages for node in nodes)
-    return {"page_tokens": page_tokens, "nodes": len(nodes), "tokens": pages * page_tokens, "shown": shown}
+        return alike and len(last.children) == 1
+
+    def hang(self, place: dict[int, int]) -> None:
+        """Count what is not shown where it hangs. Parents first."""
+        self.under = self if id(self) in place else self.above.under if self.above is not None else None
+        if self.under is not None and self.under is not self:
+            self.under.rest_nodes += len(self.nodes)
+            self.under.rest_pages += self.pages
+
+    def row(self, place: dict[int, int], page_tokens: int, stored: Callable[[Any], bool] | None) -> dict[str, Any]:
+        first = self.nodes[0]
+        in_store = None
+        if stored is not None and first.names is not None:
+            in_store = sum(stored(name) for node in self.nodes for name in node.names) * page_tokens
+        return {
+            "parent": place[id(self.above)] if self.above is not None else -1,
+            "namespace": first.namespace,
+            "start_tokens": self.start * page_tokens,
+            "tokens": self.pages * page_tokens,
+            "nodes": len(self.nodes),
+            "hits": first.hits,
+            "leaves": self.leaves,
+            "uses": self.uses,
+            "l1": first.device is not None,
+            "l2": first.host is not None,
+            "l3_tokens": in_store,
+            "rest_nodes": self.rest_nodes,
+            "rest_tokens": self.rest_pages * page_tokens,
+        }
 
 
-def _leaves(nodes: list[Node]) -> dict[int, int]:
-    """How many leaves each node has below it. `nodes`: parents first."""
-    leaves = dict.fromkeys((node.id for node in nodes), 0)
-    for node in reversed(nodes):
-        if not node.children:
-            leaves[node.id] = 1
-        parent = node.parent
-        if parent is not None and parent.parent is not None:
-            leaves[parent.id] += leaves[node.id]
-    return leaves
+def _stretches(tree: RadixTree) -> list[_Stretch]:
+    """The whole tree in stretches, parents first."""
+    of: dict[int, _Stretch] = {}
+    stretches = []
+    for node in tree.nodes():
+        assert node.parent is not None
+        above = of.get(node.parent.id)
+        if above is not None and above.takes(node):
+            above.nodes.append(node)
+            above.pages += node.pages
+            of[node.id] = above
+        else:
+            of[node.id] = stretch = _Stretch(node, above)
+            stretches.append(stretch)
+    for stretch in reversed(stretches):
+        stretch.leaves = max(stretch.leaves, 1)
+        if stretch.above is not None:
+            stretch.above.leaves += stretch.leaves
+    return stretches
 
 
-def _choose(root: Node, ranked: list[Node], most: int) -> dict[int, int]:
-    """Positions of the chosen nodes by id, parents first as `RadixTree.nodes` walks: the best with all their ancestors,
-    as long as there is room."""
+def _choose(stretches: list[_Stretch], most: int) -> list[_Stretch]:
+    """The best with what is above them, from the root down as far as there is room; parents first."""
     chosen: set[int] = set()
-    for node in ranked:
+    for best in heapq.nlargest(most, stretches, key=lambda stretch: stretch.uses * stretch.pages):
         path = []
-        above: Node | None = node
-        while above is not None and above is not root and above.id not in chosen:
-            path.append(above.id)
-            above = above.parent
-        if len(chosen) + len(path) <= most:
-            chosen.update(path)
-    place: dict[int, int] = {}
-    stack = list(reversed(root.children.values()))
-    while stack:
-        node = stack.pop()
-        if node.id in chosen:
-            place[node.id] = len(place)
-            stack.extend(reversed(node.children.values()))
-    return place
-
-
-def _stored_tokens(node: Node, page_tokens: int, stored: Callable[[Any], bool] | None) -> int | None:
-    if stored is None or node.names is None:
-        return None
-    return sum(map(stored, node.names)) * page_tokens
+        above: _Stretch | None = best
+        while above is not None and id(above) not in chosen:
+            path.append(id(above))
+            above = above.above
+        chosen.update(path[::-1][: most - len(chosen)])
+    return [stretch for stretch in stretches if id(stretch) in chosen]
