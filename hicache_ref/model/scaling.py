@@ -85,9 +85,9 @@ def scaled_attention(attention: Attention, factor: float) -> Any:
 
 @scaled_attention.register
 def _mha(attention: Mha, factor: float) -> Mha:
-    """Two KV heads at least, where there are two, so that ranks have something to split."""
+    """KV heads a power of two, and two at least: ranks have something to split, evenly."""
     share = attention.heads // attention.group_heads
-    kv = max(min(attention.group_heads, 2), round(attention.group_heads * factor**0.5))
+    kv = min(attention.group_heads, max(2, 1 << int(attention.group_heads * factor**0.5).bit_length() - 1))
     # With many query heads for a KV head, their number shrinks too: kept whole, it would be most of the model.
     share = max(min(share, 4), round(share * factor**0.5))
     dim = _to(attention.head_dim * factor**0.5, 16, min(attention.head_dim, 32))
@@ -100,7 +100,7 @@ def _mla(attention: Mla, factor: float) -> Mla:
     low = attention.q_lora_rank
     return replace(
         attention,
-        heads=max(min(attention.heads, 4), round(attention.heads * factor / 2) * 2),
+        heads=min(attention.heads, _to(attention.heads * factor, 4, 4)),
         kv_lora_rank=min(attention.kv_lora_rank, _to(attention.kv_lora_rank * part, 128, 128)),
         qk_rope_head_dim=min(attention.qk_rope_head_dim, _to(attention.qk_rope_head_dim * part, 16, 16)),
         qk_nope_head_dim=min(attention.qk_nope_head_dim, _to(attention.qk_nope_head_dim * part, 16, 32)),

@@ -123,8 +123,11 @@ def _attend(  # type: ignore[no-untyped-def,unused-ignore]
     K_DIM: tl.constexpr, V_DIM: tl.constexpr, WIDE: tl.constexpr, REST: tl.constexpr, VALUES: tl.constexpr,
     M: tl.constexpr, SHARE: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One item, some heads of one cached head, one split. Pointers: q [N, H, K_DIM], k and v [P, T, J, D] by strides with D dense,
-    out [splits, N, H, V_DIM] and sums [splits, N, H] float32, items [5, I] and pages int64."""
+    """One item, some heads of one cached head, one split.
+
+    Pointers: q [N, H, K_DIM], k and v [P, T, J, D] by strides with D dense,
+    out [splits, N, H, V_DIM] and sums [splits, N, H] float32, items [5, I] and pages int64.
+    """
     item, split = tl.program_id(0), tl.program_id(2)
     blocks: tl.constexpr = (SHARED + SHARE - 1) // SHARE
     head, block = tl.program_id(1) // blocks, tl.program_id(1) % blocks
