@@ -87,7 +87,7 @@ def scaled_attention(attention: Attention, factor: float) -> Any:
 def _mha(attention: Mha, factor: float) -> Mha:
     """KV heads a power of two, and two at least: ranks have something to split, evenly."""
     share = attention.heads // attention.group_heads
-    kv = min(attention.group_heads, max(2, 1 << int(attention.group_heads * factor**0.5).bit_length() - 1))
+    kv = min(attention.group_heads, 1 << int(max(2.0, attention.group_heads * factor**0.5)).bit_length() - 1)
     # With many query heads for a KV head, their number shrinks too: kept whole, it would be most of the model.
     share = max(min(share, 4), round(share * factor**0.5))
     dim = _to(attention.head_dim * factor**0.5, 16, min(attention.head_dim, 32))
