@@ -6,24 +6,38 @@ Both worlds are built here up to the plane.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 
 from workloads.request import Request
 
 from .config.records import Resolved
+from .config.server_args import ConfigError
 from .control.active import Active
 from .control.budget import SchedulerLimits
 from .control.cache import CacheShape, HiCache
 from .control.counters import Drop
 from .control.engine import Engine
 from .control.keys import AtomKeys, Keyspace
+from .control.rules import Rules, rules_for
 from .control.scheduler import Scheduler
 from .control.storage import PrefetchLimits, StorageSide
 from .policy.eviction import EVICTION
 from .policy.prefetch import PREFETCH
 from .policy.schedule import SCHEDULE
 from .policy.write import WRITE
+
+
+def changed_rules(profile: str, changes: Mapping[str, Any]) -> Rules:
+    """A profile's rules, single knobs changed. ConfigError for an unknown one, ValueError for an unknown profile."""
+    rules = rules_for(profile)
+    known = [each.name for each in fields(rules)]
+    for name in changes:
+        if name not in known:
+            raise ConfigError(f"--rule {name}: unknown; known are {', '.join(known)}")
+    return replace(rules, **changes)
 
 
 def make_cache(

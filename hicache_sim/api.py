@@ -25,7 +25,7 @@ from hicache_ref.account.files import LOG_ROWS, MOST_SLICES, RunFolder, request_
 from hicache_ref.account.metrics import Columns, Recorder
 from hicache_ref.account.misses import MissReasons
 from hicache_ref.account.prefixes import shared_prefixes
-from hicache_ref.account.summary import timed_summary
+from hicache_ref.account.summary import describe_workload, timed_summary
 from hicache_ref.build import activator, make_cache, make_engine
 from hicache_ref.config.server_args import ServerArgs
 from hicache_ref.control.log import EventLog
@@ -107,16 +107,8 @@ def _requests(workload: Workload, schedule: Schedule | None, options: Options) -
     return itertools.islice(workload.requests(schedule), options.limit)
 
 
-def describe_workload(workload: Workload, schedule: Schedule | None, options: Options) -> dict[str, Any]:
-    return {
-        "name": workload.name,
-        "format": workload.format,
-        "verdict": workload.verdict,
-        "block_tokens": workload.block_tokens,
-        "schedule": repr(schedule or workload.schedule),
-        "limit": options.limit,
-        "sequential": options.sequential,
-    }
+def _described(workload: Workload, schedule: Schedule | None, options: Options) -> dict[str, Any]:
+    return describe_workload(workload, schedule, options.limit, options.sequential)
 
 
 def _untimed(made: Plan, workload: Workload, schedule: Schedule | None, options: Options) -> Result:
@@ -125,7 +117,7 @@ def _untimed(made: Plan, workload: Workload, schedule: Schedule | None, options:
     began_s = time.process_time()
     totals = replay_untimed(_counted(requests, options.progress), cache, store.store if store else None)
     cpu_s = time.process_time() - began_s
-    summary = untimed_summary(facts(made, describe_workload(workload, schedule, options)), totals, cpu_s)
+    summary = untimed_summary(facts(made, _described(workload, schedule, options)), totals, cpu_s)
     if options.out is not None:
         with RunFolder(options.out) as folder:
             folder.write_summary(summary)
@@ -148,7 +140,7 @@ def _timed(made: Plan, workload: Workload, schedule: Schedule | None, options: O
     with RunFolder(options.out) if options.out is not None else nullcontext() as folder:
         run = _Run(made, workload, schedule, options, folder)
         cpu_s = run.go()
-        known = facts(made, describe_workload(workload, schedule, options))
+        known = facts(made, _described(workload, schedule, options))
         more = {"events": run.events, "replay_cpu_s": cpu_s}
         summary = timed_summary(known, run.simulation, run.recorder, run.plane.meters, run.simulation.env.now, more)
         if folder is not None:

@@ -9,17 +9,17 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from simpy import Environment
 
+from hicache_ref.build import changed_rules
 from hicache_ref.config.layouts import geometry
 from hicache_ref.config.models import ModelShape, load_model
 from hicache_ref.config.records import DeviceFacts, Resolved
 from hicache_ref.config.resolve import resolve
 from hicache_ref.config.server_args import ConfigError, ServerArgs
-from hicache_ref.control.rules import Rules, rules_for
 
 from .compute import Roofline
 from .copies import CopyModel
@@ -85,7 +85,9 @@ def plan(config: RunConfig) -> Plan:
     device = DeviceFacts()
     if not config.untimed:
         device = DeviceFacts(int(hardware.hbm_bytes), int(hardware.dram_bytes), is_sm100=hardware.name.startswith("b"))
-    resolved = resolve(args, config.profile, model=model, device=device, rules=_rules(config))
+    resolved = resolve(
+        args, config.profile, model=model, device=device, rules=changed_rules(config.profile, config.rules)
+    )
     store = None
     if resolved.storage is not None:
         backend = resolved.storage.backend
@@ -97,16 +99,6 @@ def plan(config: RunConfig) -> Plan:
         what = "a store profile, its numbers and faults"
         raise ConfigError(what, "there is no L3 in this configuration", "add --hicache-storage-backend", "replay")
     return Plan(config, resolved, model, hardware, store)
-
-
-def _rules(config: RunConfig) -> Rules:
-    """The profile's, with the single knobs that were asked for."""
-    rules = rules_for(config.profile)
-    known = [each.name for each in fields(rules)]
-    for name in config.rules:
-        if name not in known:
-            raise ConfigError(f"--rule {name}: unknown; known are {', '.join(known)}")
-    return replace(rules, **config.rules)
 
 
 def make_faulty_store(made: Plan) -> FaultyStore | None:

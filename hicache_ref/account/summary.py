@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from workloads import Schedule, Workload
+
 from ..config.records import Change, Resolved
 from ..control.counters import Drop, Refusal
 from ..control.types import OpKind
@@ -101,6 +103,20 @@ class Facts:
             "config": dict(self.config),
             "changes": changes(self.resolved.changes),
         }
+
+
+def describe_workload(
+    workload: Workload, schedule: Schedule | None, limit: int | None, sequential: bool
+) -> dict[str, Any]:
+    return {
+        "name": workload.name,
+        "format": workload.format,
+        "verdict": workload.verdict,
+        "block_tokens": workload.block_tokens,
+        "schedule": repr(schedule or workload.schedule),
+        "limit": limit,
+        "sequential": sequential,
+    }
 
 
 def sizes(resolved: Resolved) -> dict[str, Any]:

@@ -9,6 +9,7 @@ Rules of this file
 
 from __future__ import annotations
 
+import hashlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
@@ -82,6 +83,26 @@ class EventLog:
     def clear(self) -> None:
         """Forget what has been written away."""
         del self.kinds[:], self.times_s[:], self.subjects[:], self.pages[:]
+
+
+class Fingerprint:
+    """A digest of a run's operations, in order: equal for equal decisions (law L6)."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def add(self, op: Op | Cancel) -> None:
+        words: list[object] = [op.op_id] if isinstance(op, Cancel) else [op.id, int(op.kind), op.pages, *op.keys]
+        if isinstance(op, Op):
+            for slots in (op.src, op.dst):
+                words += ["-"] if slots is None else slots.tolist()
+            if op.batch is not None:
+                words += [(request.id, before, new) for request, before, new in op.batch.parts()]
+                words += op.batch.loads
+        self._hash.update(repr(words).encode())
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
 
 
 def replay(entries: Iterable[Entry], engine: Engine, request: Callable[[int, float], Active]) -> Iterator[Op | Cancel]:

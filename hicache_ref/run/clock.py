@@ -17,6 +17,10 @@ class WallClock:
         self._last: list[Callable[[], None]] = []
         self._count = 0
 
+    def start(self) -> None:
+        """From now on it counts from zero."""
+        self._began_s = self._source()
+
     def now_s(self) -> float:
         return self._source() - self._began_s
 
