@@ -18,7 +18,7 @@ import torch
 
 from hicache_ref.config.layouts import LAYOUTS, KvGeometry
 from hicache_ref.control.types import Op, OpKind
-from hicache_ref.data.copy import PlainCopier
+from hicache_ref.data.copy import Copier, make_copier
 from hicache_ref.data.plane import RealPlane
 from hicache_ref.data.pools import DevicePool, HostPool
 from hicache_ref.data.storage.client import Counts, StorageIdentity
@@ -28,11 +28,13 @@ SOON_S = 20.0
 """Longer than anything here takes on a busy machine."""
 
 
-def geometry(layers: int = 3, components: int = 2, page_size: int = 2, dim: int = 4) -> KvGeometry:
-    return KvGeometry("mha" if components == 2 else "mla", components, layers, page_size, 1, dim, 4, (dim,))
+def geometry(pool: str = "mha", layers: int = 3, page_size: int = 2) -> KvGeometry:
+    """Rows of 4 floats: K and V of one head, or one latent row of two parts."""
+    components, parts = {"mha": (2, (4,)), "mla": (1, (3, 1))}[pool]
+    return KvGeometry(pool, components, layers, page_size, 1, 4, 4, parts)
 
 
-def pools(pages: int, layout: str = "page_first", **shape: int) -> tuple[DevicePool, HostPool]:
+def pools(pages: int, layout: str = "page_first", **shape: Any) -> tuple[DevicePool, HostPool]:
     """Both of `pages` pages, float32, on the CPU."""
     sizes = geometry(**shape)
     return DevicePool(sizes, pages, torch.float32), HostPool(LAYOUTS[layout], sizes, pages, torch.float32)
@@ -129,12 +131,12 @@ class Scripted:
 
 
 class Watched:
-    """A copier around a plain one: tells `seen` what it does, and asks `before(what)` first, which may wait or raise.
+    """A copier around another: tells `seen` what it does, and asks `before(what)` first, which may wait or raise.
 
     what: ("load", layer) or ("backup",).
     """
 
-    def __init__(self, copier: PlainCopier, seen: list[Any], before: Callable[[tuple[Any, ...]], None]) -> None:
+    def __init__(self, copier: Copier, seen: list[Any], before: Callable[[tuple[Any, ...]], None]) -> None:
         self.copier, self.seen, self.before = copier, seen, before
 
     def load(self, host_pages: Any, device_pages: Any) -> Any:
@@ -174,18 +176,20 @@ class Rig:
         before: Callable[[tuple[Any, ...]], None] = lambda what: None,
         pages: int = 32,
         layout: str = "page_first",
+        io_backend: str = "kernel",
+        pool: str = "mha",
         client: MemoryClient | None = None,
         store: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        self.device, self.host = pools(pages, layout)
+        self.device, self.host = pools(pages, layout, pool=pool)
         self.seen: list[Any] = []
         self.client = client or MemoryClient()
         self.plane = RealPlane(
             self.device,
             computer or Idle(),
             self.host,
-            Watched(PlainCopier(self.device, self.host), self.seen, before),
+            Watched(make_copier(io_backend, self.device, self.host), self.seen, before),
             lambda report: StorageWorkers(self.client, self.host, report, **(store or {})),
             **options,
         )
@@ -235,16 +239,17 @@ class Rig:
         self.device.whole[:, :, list(pages)] = pattern(self.device, len(pages), first)
 
     def paint_host(self, pages: Sequence[int], first: float) -> None:
-        painted = pattern(self.device, len(pages), first)
-        for component in range(len(painted)):
-            self.host.view(component)[:, list(pages)] = painted[component]
+        for component, painted in enumerate(pattern(self.device, len(pages), first)):
+            views = self.host.views(component)
+            for view, part in zip(views, painted.split([view.shape[-1] for view in views], -1), strict=True):
+                view[:, list(pages)] = part
 
     def on_device(self, pages: Sequence[int], first: float) -> bool:
         return torch.equal(self.device.whole[:, :, list(pages)], pattern(self.device, len(pages), first))
 
     def on_host(self, pages: Sequence[int], first: float) -> bool:
-        held = torch.stack([self.host.view(c)[:, list(pages)] for c in range(self.device.geometry.components)])
-        return torch.equal(held, pattern(self.device, len(pages), first))
+        whole = [torch.cat(self.host.views(c), -1) for c in range(self.device.geometry.components)]
+        return torch.equal(torch.stack(whole)[:, :, list(pages)], pattern(self.device, len(pages), first))
 
 
 def pattern(device: DevicePool, pages: int, first: float) -> torch.Tensor:

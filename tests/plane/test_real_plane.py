@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from hicache_ref.config.layouts import LAYOUTS
+from hicache_ref.config.layouts import OPERATORS
 from hicache_ref.control.types import Completion, Op, OpKind, Progress, Released
 from hicache_ref.data.compute import ModelComputer
 from hicache_ref.data.plane import MOST_ERRORS, RealPlane
@@ -60,10 +60,10 @@ class Gates:
 # Bytes
 
 
-@pytest.mark.parametrize("layout", [name for name, layout in LAYOUTS.items() if layout.stored and not layout.split])
-def test_bytes_survive_every_hop(rig, layout):
+@pytest.mark.parametrize(("io_backend", "layout", "pool"), OPERATORS)
+def test_bytes_survive_every_hop(rig, io_backend, layout, pool):
     """L1 to L2 to L3 and back by other slots, in any order of them; their neighbours stay as they were."""
-    made = rig(layout=layout)
+    made = rig(io_backend=io_backend, layout=layout, pool=pool)
     names = [f"page {at}" for at in range(5)]
     l1, l2, l2_again, l1_again = [7, 3, 4, 30, 0], [9, 8, 2, 1, 31], [20, 3, 21, 5, 4], [12, 31, 13, 2, 1]
     made.paint_device(range(32), 100)
@@ -75,7 +75,9 @@ def test_bytes_survive_every_hop(rig, layout):
     assert made.end(made.submit(OpKind.PROBE, names=[*names, "unknown"])) == Completion(3, 5)
     assert made.end(made.submit(OpKind.FETCH, dst=l2_again, names=names)) == Completion(4, 5)
     assert made.on_host(l2_again, 0)
-    assert made.end(made.load(l2_again, l1_again)) == Completion(5, 5)
+    load = made.load(l2_again, l1_again)
+    assert not made.end(made.compute((load,))).failed
+    assert made.end(load) == Completion(5, 5)
     assert made.on_device(l1_again, 0)
     for page in set(range(32)) - {*l1, *l1_again}:
         assert made.on_device([page], 100 + page)
