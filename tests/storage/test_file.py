@@ -6,6 +6,7 @@ import errno
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -130,6 +131,22 @@ def test_a_folder_removed_under_it_is_made_again(tmp_path):
     assert put(client, range(2)) == 2
 
 
+def test_clearing_without_a_folder_is_harmless(tmp_path):
+    client = FileClient(WHO, tmp_path / "pages")
+    (tmp_path / "pages").rmdir()
+    client.clear()
+    assert put(client, range(2)) == 2
+
+
+@pytest.mark.parametrize("call", ["exists", "put", "clear"])
+def test_a_disk_that_cannot_be_asked_raises(tmp_path, monkeypatch, call):
+    client, host = FileClient(WHO, tmp_path), FakeHost(2)
+    monkeypatch.setattr(os, "stat", fails_with(errno.EACCES))
+    monkeypatch.setattr(os, "scandir", fails_with(errno.EACCES))
+    with pytest.raises(StoreFailed, match="Permission denied"):
+        getattr(client, call)(*{"exists": [names_of([1])], "put": [names_of([1]), host, slots(0)]}.get(call, []))
+
+
 def test_a_folder_that_cannot_be_is_an_error(tmp_path):
     (tmp_path / "pages").write_text("not a folder")
     with pytest.raises(StorageError, match=r"cannot make .*pages"):
@@ -178,6 +195,17 @@ def test_a_page_larger_than_the_limit_is_refused(tmp_path):
     client = make_client("file", WHO, {"file_storage_path": str(tmp_path), "max_size": 100}, {})
     assert put(client, range(2)) == 0
     assert client.stats()["refused_pages"] >= 1
+
+
+def test_replicas_only_read(tmp_path):
+    """The limit of a rank that never writes would remove what rank 0 keeps."""
+    writer = StorageIdentity("m", 0, 2, replicated=True)
+    put(FileClient(writer, tmp_path), range(6))
+    extra = {"file_storage_path": str(tmp_path), "max_size": 2 * PAGE_BYTES}
+    make_client("file", replace(writer, tp_rank=1), extra, {})
+    assert len(files(tmp_path)) == 6
+    make_client("file", writer, extra, {})
+    assert len(files(tmp_path)) == 1
 
 
 def test_files_that_were_there_count_oldest_first(tmp_path):

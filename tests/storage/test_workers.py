@@ -195,6 +195,15 @@ def test_pages_good_before_a_failure_count(bench):
     assert one.end(one.give(OpKind.FETCH, 200)) == Completion(1, 148, failed=True)
 
 
+def test_a_failure_after_the_last_page_is_none(bench):
+    def script(call: str, names: Sequence[str]) -> int:
+        raise StoreFailed("too late to matter", pages_ok=len(names))
+
+    one = bench(script)
+    assert one.end(one.give(OpKind.STORE, 100)) == Completion(1, 100)
+    assert one.workers.stats()["kinds"]["store"]["failures"] == {"StoreFailed": 1}
+
+
 @pytest.mark.parametrize(("answer", "good"), [(-3, 0), (10**6, 128), (True, 1), (2.0, 2), ("x", 0), ([], 0)])
 def test_nonsense_is_taken_for_what_it_can_mean(bench, answer, good):
     client = ScriptedClient(lambda call, names: None)

@@ -49,7 +49,8 @@ def from_options(identity: StorageIdentity, options: Options) -> FileClient:
     options.end()
     seen = SeenFor(ttl_s) if remembers else NothingSeen()
     client = FileClient(identity, folder, threads, seen=seen)
-    if max_bytes or min_free_bytes:
+    # Who writes the pages also forgets them; replicas only read.
+    if identity.writes and (max_bytes or min_free_bytes):
         client.limit(max_bytes, min_free_bytes, keep_ratio)
     return client
 
@@ -130,9 +131,12 @@ class FileClient:
         self._check_open()
         stems = list(map(self._stem, names))
         # Looked up before the threads start: a short system call is cheap as long as no thread waits to run meanwhile.
-        new = [at for at, stem in enumerate(stems) if self._size_bytes(stem) != host.page_bytes]
-        for at in set(range(len(stems))).difference(new):
-            self._cap.touch(stems[at], host.page_bytes)
+        new = []
+        for at, stem in enumerate(stems):
+            if self._size_bytes(stem) == host.page_bytes:
+                self._cap.touch(stem, host.page_bytes)
+            else:
+                new.append(at)
         self._counts.add("present_pages", len(stems) - len(new))
         pages = slots.tolist()
         good = self._spread(self._write, [(stems[at], pages[at]) for at in new], host)
@@ -142,12 +146,17 @@ class FileClient:
         """Remove this identity's files. Upstream removes every file in the folder."""
         self._check_open()
         self._seen.clear()
-        with os.scandir(self.folder) as entries:
-            for entry in entries:
-                stem, ending = os.path.splitext(entry.name)
-                if ending == SUFFIX and self._owns(stem):
-                    with suppress(FileNotFoundError):
-                        os.remove(entry.path)
+        try:
+            with os.scandir(self.folder) as entries:
+                for entry in entries:
+                    stem, ending = os.path.splitext(entry.name)
+                    if ending == SUFFIX and self._owns(stem):
+                        with suppress(FileNotFoundError):
+                            os.remove(entry.path)
+        except FileNotFoundError:
+            pass  # no folder, no pages
+        except OSError as error:
+            raise StoreFailed(f"file store: {error}") from error
         self._cap.clear()
 
     def stats(self) -> dict[str, float]:
@@ -266,6 +275,8 @@ class FileClient:
             return os.stat(self._path(stem)).st_size
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise StoreFailed(f"file store: {error}") from error
 
     def _evicted(self, stem: str) -> None:
         self._seen.remove(stem)
