@@ -8,9 +8,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_HOMES = {"replay": "api", "Options": "api", "Result": "api", "RunConfig": "build"}
+_HOMES = {
+    "replay": "api",
+    "Options": "api",
+    "Result": "api",
+    "RunConfig": "build",
+    "sweep": "sweeps.api",
+    "Sweep": "sweeps.api",
+}
 
-__all__ = ["Options", "Result", "RunConfig", "replay"]
+__all__ = ["Options", "Result", "RunConfig", "Sweep", "replay", "sweep"]
 
 
 def __getattr__(name: str) -> Any:

@@ -17,6 +17,9 @@ import click
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "replay": ("hicache_sim.commands.replay", "replay"),
+    "run": ("hicache_ref.run.command", "run"),
+    "sweep": ("hicache_sim.commands.sweep", "sweep"),
+    "report": ("hicache_sim.commands.report", "report"),
     "trace": ("hicache_sim.commands.trace", "trace"),
     "list": ("hicache_sim.commands.list", "list_"),
 }
