@@ -1,15 +1,18 @@
-"""Options that several commands share: how to read a workload, and when its requests arrive."""
+"""Options that several commands share: how to read a workload, when its requests arrive, what serves them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import click
 
 import workloads
 
-from .flags import key_values
+from ..config.server_args import ServerArgs
+from ..control.rules import PROFILES
+from .flags import given, key_values, merge_launch_line
 
 
 def workload_options(command: Any) -> Any:
@@ -68,3 +71,33 @@ def _arrivals(text: str | None) -> workloads.Arrivals | None:
         return law(*numbers)
     except (TypeError, ValueError):
         raise ValueError(f"--arrivals {text}: write together, poisson:RATE[:SEED] or spaced:GAP_S") from None
+
+
+def engine_options(command: Any) -> Any:
+    """What both worlds ask: whose rules, how much of the workload, and where results go."""
+    options = [
+        click.option(
+            "--profile", type=click.Choice(list(PROFILES)), default="v0.5.7", show_default=True, help="Whose rules."
+        ),
+        click.option("--rule", "rules", multiple=True, metavar="NAME=VALUE", help="One knob of the profile, changed."),
+        click.option("--no-hicache", is_flag=True, help="L1 only, as a server without --enable-hierarchical-cache."),
+        click.option("--sequential", is_flag=True, help="One request at a time."),
+        click.option(
+            "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for tables, log and summary."
+        ),
+        click.option("--limit", type=click.IntRange(min=1), help="Only the first requests."),
+        click.option("--seed", type=int, default=0, show_default=True, help="Of all chance."),
+        click.option("--check", is_flag=True, help="Check the laws after every step (slow)."),
+        click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON instead of tables."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def server_args(launch_line: tuple[str, ...], options: Mapping[str, Any]) -> tuple[ServerArgs, list[str]]:
+    """Flags of a command and of the launch line behind it, and what to tell the user."""
+    flags, notes = merge_launch_line(launch_line, given(dict(options)))
+    if options["no_hicache"]:
+        flags["enable_hierarchical_cache"] = False
+    return ServerArgs(**flags), notes

@@ -201,6 +201,7 @@ def describe(made: RealPlan) -> dict[str, Any]:
         "parameters": shape.parameters,
         "layers": shape.layers,
         "vocab": shape.vocab,
+        "attention": shape.attention.name,
         "model_scale": config.model_scale,
         "hardware": f"{config.device}: {_device_name(made.device)}",
         "device": config.device,

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
 from hicache_ref.commandline.console import Bar, make_console
-from hicache_ref.commandline.flags import given, key_values, merge_launch_line, server_flags
-from hicache_ref.commandline.options import open_workload, workload_options
-from hicache_ref.config.server_args import ServerArgs
-from hicache_ref.control.rules import PROFILES
+from hicache_ref.commandline.flags import key_values, server_flags
+from hicache_ref.commandline.options import engine_options, open_workload, server_args, workload_options
+from workloads.request import Request
 
 
 @click.command(context_settings={"ignore_unknown_options": False})
 @click.argument("workload")
 @click.argument("launch_line", nargs=-1, type=click.UNPROCESSED)
 @workload_options
-@click.option("--profile", type=click.Choice(list(PROFILES)), default="v0.5.7", show_default=True, help="Whose rules.")
-@click.option("--rule", "rules", multiple=True, metavar="NAME=VALUE", help="One knob of the profile, changed.")
-@click.option("--no-hicache", is_flag=True, help="L1 only, as a server without --enable-hierarchical-cache.")
+@engine_options
 @click.option("--hardware", default="h100-pcie5", show_default=True, help="A machine by name, or a JSON file.")
 @click.option("--hardware-set", multiple=True, metavar="NAME=VALUE", help="One number of the machine.")
 @click.option("--store", help="A store profile by name, or a JSON file; otherwise the storage backend's.")
@@ -28,13 +27,12 @@ from hicache_ref.control.rules import PROFILES
 @click.option(
     "--storage-fault", multiple=True, metavar="KIND:START:SECONDS[:VALUE]", help="slow, outage, owner-lost, …"
 )
+@click.option(
+    "--log",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of a recorded run: decide it again from its log, and compare.",
+)
 @click.option("--untimed", is_flag=True, help="Decisions only: one request after the other, every transfer at once.")
-@click.option("--sequential", is_flag=True, help="One request at a time.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for tables, log and summary.")
-@click.option("--limit", type=click.IntRange(min=1), help="Only the first requests.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of all chance in the simulation.")
-@click.option("--check", is_flag=True, help="Check the laws after every step (slow).")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON instead of tables.")
 @server_flags
 def replay(workload: str, launch_line: tuple[str, ...], **options: Any) -> None:
     """Replay WORKLOAD through HiCache in simulated time.
@@ -50,11 +48,12 @@ def replay(workload: str, launch_line: tuple[str, ...], **options: Any) -> None:
     from ..build import RunConfig, plan
 
     source, schedule = open_workload(workload, options)
-    flags, notes = merge_launch_line(launch_line, given(options))
-    if options["no_hicache"]:
-        flags["enable_hierarchical_cache"] = False
+    if options["log"] is not None:
+        _decide_again(options["log"], source.requests(schedule))
+        return
+    args, notes = server_args(launch_line, options)
     config = RunConfig(
-        args=ServerArgs(**flags),
+        args=args,
         profile=options["profile"],
         rules=key_values(options["rules"], "--rule"),
         hardware=options["hardware"],
@@ -86,3 +85,19 @@ def replay(workload: str, launch_line: tuple[str, ...], **options: Any) -> None:
         show(result.summary, console)
         if options["out"] is not None:
             console.print(f"files in {options['out']}")
+
+
+def _decide_again(folder: Path, requests: Iterator[Request]) -> None:
+    """Law L6 on a recorded run. Exit code 1 if anything was decided otherwise."""
+    from hicache_ref.drive.relog import decide_again
+
+    again = decide_again(folder, requests)
+    console = make_console()
+    console.print(f"{again.entries:,} entries of the log in {folder}, decided again")
+    for kind, count in again.operations.items():
+        recorded = again.recorded_operations[kind]
+        console.print(f"  {kind:8} {count:>10,}" + ("" if count == recorded else f"   recorded: {recorded:,}"))
+    if again.recorded_sha256 is not None:
+        console.print(f"  sha256 {again.sha256[:16]}…, recorded {again.recorded_sha256[:16]}…")
+    console.print("the same operations" if again.same else "NOT the same operations")
+    sys.exit(0 if again.same else 1)

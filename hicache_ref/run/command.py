@@ -1,0 +1,114 @@
+"""`hicache run`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ..commandline.console import Bar, make_console
+from ..commandline.flags import key_values, server_flags
+from ..commandline.options import engine_options, open_workload, server_args, workload_options
+from ..config.sizing import GIB
+
+
+def real_options(command: Any) -> Any:
+    """What a real machine asks beside SGLang's flags."""
+    options = [
+        click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N."),
+        click.option(
+            "--model-scale",
+            type=float,
+            help="Shrinks the model: every width times this, or, above 1, to so many parameters (5e6). On a CPU a "
+            "million unless given.",
+        ),
+        click.option("--dtype", help="Of the computation: float32 on a CPU, the model's own on a GPU."),
+        click.option("--exact", is_flag=True, help="Bitwise the same whatever is cached, chunked or batched (slower)."),
+        click.option(
+            "--poison", is_flag=True, help="Free pages are NaN: finds pages read before they arrived (slower)."
+        ),
+        click.option(
+            "--device-memory", type=float, default=1.0, show_default=True, metavar="GIB", help="L1 on a CPU, at most."
+        ),
+        click.option(
+            "--host-reserve", type=float, default=10.0, show_default=True, metavar="GIB", help="Left free beside L2."
+        ),
+        click.option(
+            "--store-timeout", type=float, default=30.0, show_default=True, metavar="S", help="Of a store's call."
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("workload")
+@click.argument("launch_line", nargs=-1, type=click.UNPROCESSED)
+@workload_options
+@engine_options
+@real_options
+@server_flags
+def run(workload: str, launch_line: tuple[str, ...], **options: Any) -> None:
+    """Run WORKLOAD on real memory: pools, copies, a store and a model that computes every token.
+
+    Flags and output are those of `hicache replay`; the times are this machine's. Needs the extra `ref` (torch).
+    """
+    try:
+        import torch  # noqa: F401
+    except ModuleNotFoundError:
+        raise click.UsageError("hicache run needs torch: pip install 'hicache[ref]'") from None
+    from ..account.summary import changes
+    from ..account.tables import show, show_changes
+    from .api import Options
+    from .api import run as run_workload
+    from .driver import RunFailed
+    from .setup import plan
+
+    source, schedule = open_workload(workload, options)
+    config, notes = real_config(launch_line, options)
+    console, errors = make_console(), make_console(stderr=True)
+    if not options["as_json"]:
+        show_changes(changes(plan(config).resolved.changes), notes, errors)
+    with Bar(errors, options["limit"], "running", "passed") as bar:
+        chosen = Options(
+            limit=options["limit"],
+            sequential=options["sequential"],
+            check=options["check"],
+            out=options["out"],
+            progress=bar.advance,
+        )
+        try:
+            result = run_workload(source, schedule, chosen, config)
+        except RunFailed as error:
+            raise click.ClickException(str(error)) from None
+    if options["as_json"]:
+        import json
+
+        click.echo(json.dumps(result.summary, indent=2))
+    else:
+        show(result.summary, console)
+        if options["out"] is not None:
+            console.print(f"files in {options['out']}")
+
+
+def real_config(launch_line: tuple[str, ...], options: dict[str, Any]) -> tuple[Any, list[str]]:
+    """A `RealConfig` from a command's options, and what to tell the user."""
+    from .setup import RealConfig
+
+    args, notes = server_args(launch_line, options)
+    config = RealConfig(
+        args=args,
+        profile=options["profile"],
+        rules=key_values(options["rules"], "--rule"),
+        device=options["device"],
+        model_scale=options["model_scale"],
+        dtype=options["dtype"],
+        exact=options["exact"],
+        poison=options["poison"],
+        device_memory_bytes=int(options["device_memory"] * GIB),
+        host_reserve_bytes=int(options["host_reserve"] * GIB),
+        store_timeout_s=options["store_timeout"],
+        seed=options["seed"],
+    )
+    return config, notes
