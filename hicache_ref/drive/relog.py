@@ -1,8 +1,8 @@
 """A recorded run, decided again: its event log brought to a fresh engine (law L6).
 
 Rules of this file
-- A run's folder says what it was a function of: `summary.json` the configuration, `events.parquet` the log. The requests
-  come from the workload, read as it was read then.
+- A run's folder says what it was a function of: `summary.json` the configuration, `events.parquet` the log. The
+  requests come from the workload, read as it was read then.
 - Nothing moves and nothing takes time: what is compared is what was decided.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -113,7 +113,7 @@ def _resolved(config: dict[str, Any]) -> Resolved:
     return resolve(args, config["profile"], model=_Recorded(config), device=DeviceFacts(), rules=rules)
 
 
-def _keys(config: dict[str, Any], resolved: Resolved) -> tuple[Keyspace, Any]:
+def _keys(config: dict[str, Any], resolved: Resolved) -> tuple[Keyspace, Callable[[Request], Active]]:
     """Pages are named by their tokens where a model has read them, by their atoms in simulations."""
     activate = activator(resolved.page_size)
     if "vocab" not in config:

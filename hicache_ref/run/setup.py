@@ -33,11 +33,11 @@ from ..data.storage.client import StorageClient, StorageIdentity
 from ..data.storage.registry import make_client
 from ..data.workers import StorageWorkers
 from ..model.batching import Batching, Tiles, Whole
-from ..model.decoder import AllReduce, Model, alone, build
+from ..model.decoder import Model, alone, build
 from ..model.runner import Runner
 from ..model.scaling import scale
 from ..model.spec import ModelSpec, spec_from_folder, spec_of
-from ..model.weights import Folder, Part, Seeded
+from ..model.weights import AllReduce, Folder, Part, Seeded
 
 DEFAULT_MODEL = "llama-3.1-8b"
 DEFAULT_PARAMETERS = 1_000_000
