@@ -59,6 +59,30 @@ def test_rows_too_narrow_for_the_kernel_take_another_operator(row, moves):
     assert found is (kernel.KernelCopier if moves else RoutedCopier if DEVICE == "cpu" else DirectCopier)
 
 
+@pytest.mark.skipif(kernel.INTERPRETED, reason="an interpreter compiles nothing")
+@pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
+@pytest.mark.parametrize("load", [True, False], ids=["load", "backup"])
+@pytest.mark.parametrize(
+    ("row", "moved"),
+    [(ROWS[0], "global.v2.b64"), (ROWS[1], "global.b32"), (ROWS[6], "global.v2.b64")],
+    ids=["16 bytes", "12 bytes", "656 bytes"],
+)
+def test_compiled_code_moves_16_bytes_at_a_time(row, moved, load, monkeypatch, tmp_path):
+    """For an H100, which need not be here."""
+    triton = pytest.importorskip("triton")
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    world = make_world(LAYOUTS["page_first"], row, 4, ("run", "run"), 2, 0)
+    fixed = kernel.KernelCopier(world.device, world.host)._fixed | {"LOAD": load}
+    types = dict.fromkeys(("host_table", "device_table", "host_pages", "device_pages"), "*i64")
+    types |= dict.fromkeys(("first_layer", "layers"), "i32") | dict.fromkeys(fixed, "constexpr")
+    source = ASTSource(fn=kernel._move, signature=types, constexprs=fixed)
+    code = triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
+    assert f"ld.{moved}" in code and f"st.{moved}" in code
+
+
 @pytest.mark.skipif(RUNS, reason="runs as it is")
 def test_interpreted():
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__]

@@ -13,7 +13,10 @@ from numpy.typing import NDArray
 from ..pools import DevicePool, HostPool, Pages
 from .base import BackupPlan, Copier, LoadPlan, in_one_memory
 from .routed import RoutedBackup
-from .routes import STAGE_BYTES, Lane, Staged, Step, lanes, route
+from .routes import Lane, Side, Step, lanes, route
+
+CARRIED_BYTES = 16 << 20
+"""A transfer between devices is worth that much."""
 
 
 class WholeLoad(LoadPlan):
@@ -45,6 +48,17 @@ class ExchangeCopier(Copier):
         return RoutedBackup(self.lanes, self._route(host, device, self.device.page_bytes))
 
 
+class Carried(Step):
+    """Pages of one device to another's, through buffers on both."""
+
+    def __init__(self, dst_pages: NDArray[np.int64], src_pages: NDArray[np.int64], chunk: int) -> None:
+        self.pairs = [torch.split(torch.tensor(pages), chunk) for pages in (dst_pages, src_pages)]
+
+    def copy(self, dst: Side, src: Side) -> None:
+        for dst_pages, src_pages in zip(*self.pairs, strict=True):
+            taken = src.tensor.index_select(0, src_pages.to(src.tensor.device)).to(dst.tensor.device)
+            dst.tensor.index_copy_(0, dst_pages.to(dst.tensor.device), taken)
+
+
 def _carried(dst: NDArray[np.int64], src: NDArray[np.int64], page_bytes: int) -> list[Step]:
-    """Between devices every page goes through a buffer; it holds many, as each is a transfer."""
-    return [Staged(torch.tensor(dst), torch.tensor(src), max(1, 64 * STAGE_BYTES // page_bytes))]
+    return [Carried(dst, src, max(1, CARRIED_BYTES // page_bytes))]

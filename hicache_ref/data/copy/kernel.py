@@ -25,11 +25,12 @@ from ..pools import DevicePool, HostPool, Pages
 from .base import BackupPlan, Copier, LoadPlan
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-BLOCK_WORDS = 1024
+BLOCK_WORDS = 256, 1024
+"""What a program moves at least and at most: a vector of 16 bytes for each of its threads, and a few."""
 _WORDS = {8: tl.int64, 4: tl.int32}
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["first_layer", "layers"])  # type: ignore[untyped-decorator]
 def _move(  # type: ignore[no-untyped-def]
     host_table,
     device_table,
@@ -55,7 +56,7 @@ def _move(  # type: ignore[no-untyped-def]
     HOST_*: strides in words. ROW, PAGE: words of a row, and of a page of one layer. Grid: pages, blocks, C * layers.
     """
     component = tl.program_id(2) // layers
-    layer = first_layer + tl.program_id(2) % layers
+    layer = (first_layer + tl.program_id(2) % layers).to(tl.int64)  # a layer of the host may be more than 2^31 words
     host_page = tl.load(host_pages + tl.program_id(0))
     device_page = tl.load(device_pages + tl.program_id(0))
     host = tl.load(host_table + component).to(tl.pointer_type(WORD)) + (host_page * HOST_P + layer * HOST_L)
@@ -134,7 +135,7 @@ class KernelCopier(Copier):
             "PAGE": page,
             "WORD": _WORDS[word],
             "ALIGN": 16 if row * word % 16 == 0 else word,
-            "BLOCK": min(BLOCK_WORDS, triton.next_power_of_2(page)),
+            "BLOCK": min(BLOCK_WORDS[1], max(BLOCK_WORDS[0], triton.next_power_of_2(page))),
         }
         self._grid = (triton.cdiv(page, self._fixed["BLOCK"]), geometry.components)
         self._host_table = self._table([component.data_ptr() for component in view])

@@ -1,4 +1,4 @@
-"""Copies by plain torch where both pools are one memory: what every operator is on the CPU.
+"""Copies by torch and numpy where both pools are one memory: what every operator is on the CPU.
 
 A route is found once a plan, and taken for each tensor and layer.
 """
@@ -17,7 +17,7 @@ class RoutedLoad(LoadPlan):
 
     def layer(self, layer: int) -> None:
         for lane in self.lanes:
-            dst, src = lane.device.select(2, layer), lane.host.select(2, layer)
+            dst, src = lane.layer(layer)
             for step in self.steps:
                 step.copy(dst, src)
 
