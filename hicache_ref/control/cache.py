@@ -19,7 +19,7 @@ import numpy as np
 
 from .counters import Counters, Drop
 from .errors import ProtocolError
-from .evictable import EvictableLeaves
+from .evictable import EvictableLeaves, leaves_of
 from .keys import ATOM_BYTES, Keyspace, common_pages
 from .ledger import Chain, Ledger, Load, Write
 from .policies import EvictionPolicy, WritePolicy
@@ -58,10 +58,11 @@ class HiCache:
         facts: list[tuple[Drop | None, bytes]] | None = None,
         oracle: bool = False,
     ) -> None:
-        if eviction.reads_future and not oracle:
-            raise ValueError(
-                f"policy {eviction.name!r} reads the future (law L8); it runs only where oracle=True says so"
-            )
+        for policy in (eviction, write):
+            if policy.reads_future and not oracle:
+                raise ValueError(
+                    f"policy {policy.name!r} reads the future (law L8); it runs only where oracle=True says so"
+                )
         self.shape = shape
         self.rules = rules
         self.eviction = eviction
@@ -76,8 +77,14 @@ class HiCache:
         """Where pages that enter the tree (None) and leave it are noted, for whoever explains misses."""
         self.storage: StorageSide | None = None
         """L3, if there is one: then pages are named, and finished writes go on to it. Sets itself."""
-        self.device_leaves = EvictableLeaves(eviction.rank, eviction.rises_only, Node.is_device_leaf)
-        self.host_leaves = EvictableLeaves(eviction.rank, eviction.rises_only, Node.is_host_leaf)
+        self.device_leaves = leaves_of(eviction, Node.is_device_leaf)
+        self.host_leaves = leaves_of(eviction, Node.is_host_leaf)
+        self._allowed_unwritten = shape.l1_pages
+        self.unwritten_leaves: EvictableLeaves | None = None
+        """Device leaves without a host copy, where the write policy copies ahead."""
+        if write.unwritten_share < 1 and shape.l2_pages:
+            self._allowed_unwritten = int(write.unwritten_share * shape.l1_pages)
+            self.unwritten_leaves = EvictableLeaves(eviction.rank, eviction.rises_only, Node.is_unwritten_leaf)
         self._duplicates: dict[int, Node] = {}
         """Nodes on both levels with nothing in flight, in the order they became so; stale ones are found on use."""
         self._queued_load: Load | None = None
@@ -125,6 +132,8 @@ class HiCache:
         self._reap_loads()
         if self.storage is not None:
             self.storage.tick()
+        if self.unwritten_leaves is not None:
+            self._write_ahead(self.unwritten_leaves)
 
     # Looking up and holding
 
@@ -272,6 +281,10 @@ class HiCache:
         freed = 0
         if self.rules.reclaim_duplicates and self.write.copies_on_eviction:
             freed = self._reclaim_duplicates(pages)
+        return freed + self._evict_host_leaves(pages - freed)
+
+    def _evict_host_leaves(self, pages: int) -> int:
+        freed = 0
         pop = self.host_leaves.pop
         while freed < pages:
             node = pop()
@@ -307,16 +320,45 @@ class HiCache:
                     swept.append(node_id)
                 elif not (node.host_locks or node.write or node.load or (spare_leaves and node.is_device_leaf())):
                     freed += node.pages
-                    self.l2.give_back(node.host, Owner.TREE)
-                    node.host = None
-                    self._rank_changed(node)
+                    self._drop_copy(node)
                     swept.append(node_id)
         for node_id in swept:
             self._duplicates.pop(node_id, None)
         self.counters.reclaimed_duplicates += freed
         return freed
 
+    def _drop_copy(self, node: Node) -> None:
+        """The host copy of a node on the device goes."""
+        self.l2.give_back(self.tree.take_off_host(node), Owner.TREE)
+        self._rank_changed(node)
+        if self.unwritten_leaves is not None and node.is_unwritten_leaf():
+            self.unwritten_leaves.offer(node)
+
+    def _keep_one(self, node: Node) -> None:
+        """Under an exclusive policy, a node that is in use on the device needs no settled host copy."""
+        if (
+            self.write.exclusive
+            and node.host is not None
+            and not (node.device is None or node.write or node.load or node.host_locks)
+        ):
+            self.counters.reclaimed_duplicates += node.pages
+            self._drop_copy(node)
+            self._enlist_duplicate(node)
+
     # Writing to L2
+
+    def _write_ahead(self, leaves: EvictableLeaves) -> None:
+        """Copy the next victims while more of L1 than allowed has no host copy.
+
+        Room for them comes from what is on the host only: to take it from other copies would go on for ever.
+        """
+        while self.tree.unwritten > self._allowed_unwritten and (node := leaves.pop()) is not None:
+            if self.l2.free < node.pages:
+                self._evict_host_leaves(node.pages - self.l2.free)
+            if self.l2.free < node.pages:
+                leaves.offer(node)
+                break
+            self._back_up(node, locked=True)
 
     def _count_hit(self, node: Node) -> None:
         """An insert ran over `node`, or made it."""
@@ -344,7 +386,8 @@ class HiCache:
         write = Write(self.ledger.new_op(), node, slots, locked)
         self.ledger.writing[write.op_id] = write
         self.ledger.open[write.op_id] = self._written
-        node.host, node.write = slots, write
+        self.tree.put_on_host(node, slots)
+        node.write = write
         if locked:
             self.tree.lock(node)
         self.counters.backups += 1
@@ -380,9 +423,7 @@ class HiCache:
         """The host copy is worth nothing: give it back. The node stays where it is on the device."""
         for node in write.fragments:
             node.write = None
-            assert node.host is not None
-            self.l2.give_back(node.host, Owner.TREE)
-            node.host = None
+            self.l2.give_back(self.tree.take_off_host(node), Owner.TREE)
 
     def _hand_on(self, write: Write) -> None:
         if self.storage is not None:
@@ -482,6 +523,7 @@ class HiCache:
         while node.load is load:
             node.load = None
             self._enlist_duplicate(node)
+            self._keep_one(node)
             node = node.parent  # type: ignore[assignment]
         if chain.host_lock is not None:
             self.release_hold(chain.host_lock)
@@ -509,6 +551,7 @@ class HiCache:
         counts = self.write.counts_hits and (self.rules.count_chunked_hits or not chunked)
         if not self.rules.count_chunked_hits:
             counted = 0
+        exclusive = self.write.exclusive
         at = prefix = 0
         node = tree.root
         child = node.children.get((namespace, key[:ATOM_BYTES]))
@@ -534,6 +577,8 @@ class HiCache:
                 hit = True
             if hit and counts and end > counted:
                 self._count_hit(child)
+            if exclusive:
+                self._keep_one(child)
             node, at = child, end
             child = node.children.get(key[at * ATOM_BYTES : (at + 1) * ATOM_BYTES])
         if at * ATOM_BYTES < len(key):
@@ -583,6 +628,8 @@ class HiCache:
         assert node is not None
         if node.is_device_leaf():
             self.device_leaves.offer(node)
+            if self.unwritten_leaves is not None and node.host is None:
+                self.unwritten_leaves.offer(node)
         elif node.is_host_leaf():
             self.host_leaves.offer(node)
 

@@ -14,9 +14,16 @@ import heapq
 from collections.abc import Callable
 from typing import Any
 
+from .policies import EvictionPolicy, Leaves
 from .tree import Node
 
 _SLACK = 64
+
+
+def leaves_of(policy: EvictionPolicy, is_leaf: Callable[[Node], bool]) -> Leaves:
+    """The candidates of one level: in the policy's own queue if it brings one, else in order of rank."""
+    own: Callable[[Callable[[Node], bool]], Leaves] | None = getattr(policy, "leaves", None)
+    return own(is_leaf) if own is not None else EvictableLeaves(policy.rank, policy.rises_only, is_leaf)
 
 
 class EvictableLeaves:

@@ -6,10 +6,12 @@ Everything is counted afresh from the tree, the pools and the ledger; nothing is
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 
 from .cache import HiCache
+from .policies import Leaves
 from .slots import Owner, SlotPool
 from .tree import Node
 from .types import Slots
@@ -107,15 +109,20 @@ def _sums_are_true(cache: HiCache, nodes: list[Node]) -> None:
     locked = sum(node.pages for node in nodes if node.device is not None and node.lock)
     loose = sum(node.pages for node in nodes if node.device is not None and not node.lock)
     _require(cache.tree.protected == locked, f"L11: protected {cache.tree.protected}, counted {locked}")
+    doubled = sum(node.pages for node in nodes if node.device is not None and node.host is not None)
+    _require(cache.tree.doubled == doubled, f"L11: doubled {cache.tree.doubled}, counted {doubled}")
     _require(cache.tree.evictable == loose, f"L11: evictable {cache.tree.evictable}, counted {loose}")
 
 
 def _leaves_are_known(cache: HiCache, nodes: list[Node]) -> None:
     """Whatever may be evicted is in its heap: nothing can be forgotten there (part of L5)."""
-    for level, leaves, is_leaf in (
+    levels: list[tuple[str, Leaves, Callable[[Node], bool]]] = [
         ("L1", cache.device_leaves, Node.is_device_leaf),
         ("L2", cache.host_leaves, Node.is_host_leaf),
-    ):
+    ]
+    if cache.unwritten_leaves is not None:
+        levels.append(("L1 without a copy", cache.unwritten_leaves, Node.is_unwritten_leaf))
+    for level, leaves, is_leaf in levels:
         known = leaves.known()
         for node in nodes:
             _require(

@@ -2,11 +2,13 @@
 
 Rules of this file
 - A policy reads nodes and numbers and answers; it writes nothing, keeps no clock, allocates nothing.
+- What is not a rank alone (SIEVE's hand, S3-FIFO's queues) brings a queue of its own, one a level: `QueuePolicy`.
 - A policy that reads the future of the workload says so with `reads_future`, and runs only where that is allowed (L8).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from .tree import Node
@@ -25,6 +27,30 @@ class EvictionPolicy(Protocol):
         ...
 
 
+class Leaves(Protocol):
+    """The candidates of one level, in the order in which they are evicted."""
+
+    def offer(self, node: Node) -> None:
+        """`node` is a leaf of this level, newly so or touched."""
+        ...
+
+    def pop(self) -> Node | None:
+        """The leaf to evict next, taken out; None only if there is none."""
+        ...
+
+    def known(self) -> set[int]:
+        """Ids of the nodes waiting here, every leaf of the level among them. For the laws."""
+        ...
+
+
+class QueuePolicy(EvictionPolicy, Protocol):
+    """An eviction policy that remembers: its memory is in its queues. `rank` only orders what is copied ahead."""
+
+    def leaves(self, is_leaf: Callable[[Node], bool]) -> Leaves:
+        """A new queue for one level, whose leaves `is_leaf` tells."""
+        ...
+
+
 class WritePolicy(Protocol):
     """When pages are copied from L1 to L2 (article 3.5)."""
 
@@ -33,6 +59,11 @@ class WritePolicy(Protocol):
     """Whether inserts count hits on nodes at all."""
     copies_on_eviction: bool
     """Whether a node without a host copy is copied when L1 evicts it, instead of dropped."""
+    exclusive: bool
+    """Whether a node in use on the device gives its host copy back."""
+    unwritten_share: float
+    """Share of L1 that may be without a host copy: beyond it the next victims are copied ahead. 1: never."""
+    reads_future: bool
 
     def wants_backup(self, node: Node) -> bool:
         """After a hit was counted on a node that has no host copy: is it written now?"""

@@ -333,7 +333,7 @@ class StorageSide:
         """Fetched pages become the host copy of `node`."""
         cache = self.cache
         cache.l2.hand_over(slots, Owner.TRANSIT, Owner.TREE)
-        node.host = slots
+        cache.tree.put_on_host(node, slots)
         if node.names is None:
             node.names = names
         cache._enlist_duplicate(node)

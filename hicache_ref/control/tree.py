@@ -72,6 +72,10 @@ class Node:
         """On the device, nothing below it there, nobody uses it."""
         return self.device is not None and not self.device_children and not self.lock
 
+    def is_unwritten_leaf(self) -> bool:
+        """The same, without a host copy."""
+        return self.device is not None and self.host is None and not self.device_children and not self.lock
+
     def is_host_leaf(self) -> bool:
         """On the host only and settled there, nothing below it, nobody uses it."""
         return (
@@ -140,6 +144,8 @@ class RadixTree:
         """Pages of nodes on the device that nobody holds."""
         self.protected = 0
         """Pages of nodes on the device that somebody holds."""
+        self.doubled = 0
+        """Pages of nodes on the device that have a host copy as well, or are getting one."""
 
     # Looking and walking
 
@@ -266,6 +272,8 @@ class RadixTree:
         """`node` is on the device from now on, in `slots` ([node.pages])."""
         node.device = slots
         node.parent.device_children += 1  # type: ignore[union-attr]
+        if node.host is not None:
+            self.doubled += node.pages
         if node.lock:
             self.protected += node.pages
         else:
@@ -277,8 +285,30 @@ class RadixTree:
         assert slots is not None and not node.lock
         node.device = None
         node.parent.device_children -= 1  # type: ignore[union-attr]
+        if node.host is not None:
+            self.doubled -= node.pages
         self.evictable -= node.pages
         return slots
+
+    def put_on_host(self, node: Node, slots: Slots) -> None:
+        """`node` has, or is getting, a host copy in `slots` ([node.pages])."""
+        node.host = slots
+        if node.device is not None:
+            self.doubled += node.pages
+
+    def take_off_host(self, node: Node) -> Slots:
+        """`node` has no host copy any more; the slots it had."""
+        slots = node.host
+        assert slots is not None
+        node.host = None
+        if node.device is not None:
+            self.doubled -= node.pages
+        return slots
+
+    @property
+    def unwritten(self) -> int:
+        """Pages on the device without a host copy."""
+        return self.evictable + self.protected - self.doubled
 
     def lock(self, node: Node) -> int:
         """Hold `node` and all above it on the device; the pages that ceased to be evictable."""

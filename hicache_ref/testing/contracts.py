@@ -81,7 +81,10 @@ class WriteContract(ABC):
         """Makes the policy to be tested."""
 
     def test_says_what_it_is(self) -> None:
-        _says(self.policy(), name=str, counts_hits=bool, copies_on_eviction=bool)
+        policy = self.policy()
+        _says(policy, name=str, counts_hits=bool, copies_on_eviction=bool, exclusive=bool, reads_future=bool)
+        _says(policy, unwritten_share=float)
+        _require(0 <= policy.unwritten_share <= 1, f"{policy.name}: an unwritten share of {policy.unwritten_share}")
 
     def test_is_pure(self) -> None:
         policy = self.policy()

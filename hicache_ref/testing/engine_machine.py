@@ -34,7 +34,7 @@ from ..control.slots import Owner
 from ..control.tree import Node
 from ..control.types import Op, OpKind, Report, Slots, Wait
 from ..policy.schedule import SCHEDULE
-from .machine import FOREVER_S, WatchedLeaves
+from .machine import FOREVER_S, watch_leaves
 from .memory import GARBAGE, START, Identities, ShadowMemory
 from .plane import ManualPlane, ModelStore
 from .session import Setup, plain, words
@@ -162,8 +162,7 @@ class EngineMachine:
         self._partial: dict[tuple[int, ...], int] = {}
         self._page_called: dict[Any, int] = {}
         self._first_tokens: set[int] = set()
-        self.cache.device_leaves = self._device_leaves = WatchedLeaves(self.cache.device_leaves, self.cache)
-        self.cache.host_leaves = self._host_leaves = WatchedLeaves(self.cache.host_leaves, self.cache)
+        self._device_leaves, self._host_leaves = watch_leaves(self.cache)
         self._give_up = self.scheduler.give_up_one
         self.scheduler.give_up_one = self._watched_give_up  # type: ignore[method-assign]
 
@@ -404,11 +403,21 @@ class EngineMachine:
             raise LawBroken(f"L5: not at rest after {MOST_ROUNDS} rounds: {self._stuck_words()}")
         for op_id in list(self.plane.lingering):
             self.release(op_id)
-        self.tick()
-        self.pump()
+        self._come_to_rest()
         invariants.check_at_rest(self.cache)
         _require(not self.live, f"L5: {list(self.live)} have never ended")
         self._check_replay()
+
+    def _come_to_rest(self) -> None:
+        """Tick until nothing comes of it: a tick may copy ahead, and what was copied goes on to the store."""
+        for _ in range(MOST_ROUNDS):
+            self.tick()
+            self.pump()
+            if not self.in_flight():
+                return
+            for op_id in self.in_flight():
+                self.complete(op_id)
+        raise LawBroken(f"L5: not at rest after {MOST_ROUNDS} ticks without a request")
 
     def _end_everything(self) -> None:
         """One round: all that may end does, and the engine goes on."""

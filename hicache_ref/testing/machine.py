@@ -23,6 +23,7 @@ from ..control.evictable import EvictableLeaves
 from ..control.invariants import LawBroken
 from ..control.keys import ATOM_BYTES, TokenPages
 from ..control.lease import Admission, Lease
+from ..control.policies import Leaves
 from ..control.slots import Owner
 from ..control.tree import Node
 from ..control.types import Op, OpKind, Wait
@@ -41,28 +42,46 @@ MOST_ROUNDS = 100
 """Ticks after which whatever is in flight has ended, if it ever will."""
 
 
-class WatchedLeaves(EvictableLeaves):
-    """The leaves of one level, each eviction checked against a walk of the whole tree, which is what upstream does."""
+class WatchedLeaves:
+    """The leaves of one level, each eviction checked against a walk of the whole tree, which is what upstream does.
 
-    def __init__(self, leaves: EvictableLeaves, cache: HiCache) -> None:
-        super().__init__(leaves._rank, leaves._rises_only, leaves._is_leaf)
-        self._cache = cache
+    Where the order is that of a rank it is checked too; of a policy's own queue only that a leaf goes if there is one.
+    """
+
+    def __init__(self, leaves: Leaves, is_leaf: Callable[[Node], bool], cache: HiCache) -> None:
+        self._leaves, self._is_leaf, self._cache = leaves, is_leaf, cache
+        self._ranked = leaves if isinstance(leaves, EvictableLeaves) else None
+        self.offer, self.known = leaves.offer, leaves.known
 
     def pop(self) -> Node | None:
         free = [node for node in self._cache.tree.nodes() if self._is_leaf(node)]
-        node = super().pop()
+        node = self._leaves.pop()
         if node is None:
             _require(not free, f"L5: nothing to evict, although {len(free)} leaves are free")
-        elif free:
-            first = min(map(self._rank, free))
-            _require(not first < self._rank(node), f"node {node.id} evicted before one of rank {first}")
+            return None
+        _require(node in free, f"node {node.id} is no leaf, and was to be evicted")
+        if self._ranked is not None:
+            first = min(map(self._ranked._rank, free))
+            _require(not first < self._ranked._rank(node), f"node {node.id} evicted before one of rank {first}")
         return node
 
     def check(self) -> None:
         """A policy that says its ranks only rise has to keep to it: else its leaves are evicted in a stale order."""
-        for rank, _, node in self._heap if self._rises_only else ():
-            honest = not self._is_leaf(node) or not self._rank(node) < rank
-            _require(honest, f"rank of node {node.id} fell from {rank} to {self._rank(node)}, but `rises_only` is True")
+        ranked = self._ranked
+        if ranked is None or not ranked._rises_only:
+            return
+        for rank, _, node in ranked._heap:
+            now = ranked._rank(node)
+            honest = not self._is_leaf(node) or not now < rank
+            _require(honest, f"rank of node {node.id} fell from {rank} to {now}, but `rises_only` is True")
+
+
+def watch_leaves(cache: HiCache) -> tuple[WatchedLeaves, WatchedLeaves]:
+    """Have the evictions of both levels watched."""
+    device = WatchedLeaves(cache.device_leaves, Node.is_device_leaf, cache)
+    host = WatchedLeaves(cache.host_leaves, Node.is_host_leaf, cache)
+    cache.device_leaves, cache.host_leaves = device, host
+    return device, host
 
 
 class Request:
@@ -125,8 +144,7 @@ class Machine:
         self._page_called: dict[Any, int] = {}
         self._atoms = Identities()
         self._next_rid = 0
-        self.cache.device_leaves = self._device_leaves = WatchedLeaves(self.cache.device_leaves, self.cache)
-        self.cache.host_leaves = self._host_leaves = WatchedLeaves(self.cache.host_leaves, self.cache)
+        self._device_leaves, self._host_leaves = watch_leaves(self.cache)
 
     # Requests
 

@@ -11,6 +11,7 @@ from typing import Any
 from ..control.policies import EvictionPolicy, FetchState, PrefetchPolicy, WritePolicy
 from ..control.tree import Node
 from ..policy.prefetch import complete
+from ..policy.write import Writing
 
 
 class SmallestFirst:
@@ -57,26 +58,35 @@ class AllEqual:
         return 0
 
 
-class Both:
+class Both(Writing):
     """Writes through what is hit again, and copies the rest when it is evicted."""
 
     name = "both"
-    counts_hits = True
     copies_on_eviction = True
 
     def wants_backup(self, node: Node) -> bool:
         return node.hits >= 2
 
 
-class EverySecondHit:
+class EverySecondHit(Writing):
     """Wants a backup, then does not want it, then wants it again."""
 
     name = "every_second_hit"
-    counts_hits = True
-    copies_on_eviction = False
 
     def wants_backup(self, node: Node) -> bool:
         return node.hits % 2 == 0
+
+
+class AllAtOnce(Writing):
+    """Writes through, copies ahead, copies on eviction, and gives copies back as soon as they are in use."""
+
+    name = "all_at_once"
+    copies_on_eviction = True
+    exclusive = True
+    unwritten_share = 0.0
+
+    def wants_backup(self, node: Node) -> bool:
+        return node.hits >= 2
 
 
 class ByTheRest:
@@ -95,5 +105,5 @@ class ByTheRest:
 
 
 ODD_EVICTION: list[EvictionPolicy] = [SmallestFirst(), BackedUpFirst(), UnbackedFirst(), AllEqual()]
-ODD_WRITE: list[WritePolicy] = [Both(), EverySecondHit()]
+ODD_WRITE: list[WritePolicy] = [Both(), EverySecondHit(), AllAtOnce()]
 ODD_PREFETCH: list[PrefetchPolicy] = [ByTheRest()]
