@@ -299,7 +299,7 @@ class StorageWorkers:
         if not self.breaker.admits():
             raise _Refused("breaker")
         began_s = time.monotonic()
-        future = hand.submit(job.errand.ask, op, job.good, last)
+        future = hand.submit(_ask, job.errand, op, job.good, last)
         try:
             error = future.exception(self._call_timeout_s)
         except TooLate:
@@ -310,9 +310,8 @@ class StorageWorkers:
         if error is not None:
             self.breaker.failed()
             raise error
-        good = _clamp(future.result(), last - job.good)
         self.breaker.succeeded()
-        return good
+        return int(future.result())
 
     def _hand(self, lane: _Lane) -> Threads:
         """The thread that calls for this lane; a new one after one was left behind."""
@@ -393,6 +392,11 @@ class StorageWorkers:
     def _clear(self, op: Op, first: int, last: int) -> int:
         self.client.clear()
         return 0
+
+
+def _ask(errand: _Errand, op: Op, first: int, last: int) -> int:
+    """The call itself, on a hand's thread. An answer that means nothing raises here, like any other failure."""
+    return _clamp(errand.ask(op, first, last), last - first)
 
 
 def _clamp(pages: int, asked: int) -> int:

@@ -121,6 +121,15 @@ def test_an_unwell_disk_raises_with_what_was_good(tmp_path, monkeypatch):
     assert wrong(host, names[:5], WHOLE[:5]) == []
 
 
+def test_pages_that_were_there_count_when_another_fails(tmp_path, monkeypatch):
+    client, names, host = FileClient(WHO, tmp_path, threads=2), names_of(range(8)), FakeHost(8)
+    put(client, range(3))
+    monkeypatch.setattr(os, "pwritev", fails_with(errno.EIO))
+    with pytest.raises(StoreFailed) as failure:
+        client.put(names, host, WHOLE)
+    assert failure.value.pages_ok == 3
+
+
 def test_a_folder_removed_under_it_is_made_again(tmp_path):
     client = FileClient(WHO, tmp_path / "pages")
     put(client, range(2))

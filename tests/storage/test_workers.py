@@ -225,6 +225,18 @@ def test_a_dead_store_is_left_alone_and_asked_again(bench):
     assert one.workers.stats()["breaker"]["state"] == "closed"
 
 
+def test_a_trial_that_is_answered_with_nonsense_is_not_the_last(bench):
+    now_s = [0.0]
+    one = bench(raising(OSError(5, "io")), breaker=Breaker(1, first_wait_s=1.0, clock=lambda: now_s[0]))
+    one.end(one.give(OpKind.PROBE))
+    one.client.script = lambda call, names: "x"
+    now_s[0] = 1.0
+    assert one.end(one.give(OpKind.PROBE)).failed
+    one.client.script = lambda call, names: None
+    now_s[0] = 3.0
+    assert one.end(one.give(OpKind.PROBE)) == Completion(3, 1)
+
+
 # Clients that hang
 
 

@@ -82,7 +82,7 @@ class FileClient:
     def __init__(
         self,
         identity: StorageIdentity,
-        folder: str,
+        folder: str | os.PathLike[str],
         threads: int = THREADS,
         cap: Cap | None = None,
         seen: Seen | None = None,
@@ -123,9 +123,9 @@ class FileClient:
     def get(self, names: Sequence[str], host: PageMemory, slots: Slots) -> int:
         self._check_open()
         pages = list(zip(map(self._stem, names), slots.tolist(), strict=True))
-        good = self._spread(self._read, pages, host)
+        good, error = self._spread(self._read, pages, host)
         self._counts.add("read_pages", good)
-        return good
+        return _answer(good, error)
 
     def put(self, names: Sequence[str], host: PageMemory, slots: Slots) -> int:
         self._check_open()
@@ -139,13 +139,12 @@ class FileClient:
                 new.append(at)
         self._counts.add("present_pages", len(stems) - len(new))
         pages = slots.tolist()
-        good = self._spread(self._write, [(stems[at], pages[at]) for at in new], host)
-        return len(stems) if good == len(new) else new[good]
+        written, error = self._spread(self._write, [(stems[at], pages[at]) for at in new], host)
+        return _answer(len(stems) if written == len(new) else new[written], error)
 
     def clear(self) -> None:
         """Remove this identity's files. Upstream removes every file in the folder."""
         self._check_open()
-        self._seen.clear()
         try:
             with os.scandir(self.folder) as entries:
                 for entry in entries:
@@ -158,6 +157,7 @@ class FileClient:
         except OSError as error:
             raise StoreFailed(f"file store: {error}") from error
         self._cap.clear()
+        self._seen.clear()
 
     def stats(self) -> dict[str, float]:
         return self._counts.snapshot()
@@ -168,8 +168,8 @@ class FileClient:
 
     # Batches
 
-    def _spread(self, work: Work, pages: list[tuple[str, int]], host: PageMemory) -> int:
-        """`work` on every (stem, page), neighbours on one thread; how many leading ones are good."""
+    def _spread(self, work: Work, pages: list[tuple[str, int]], host: PageMemory) -> _Run:
+        """`work` on every (stem, page), neighbours on one thread; what came of all together."""
         share = -(-len(pages) // self._shares) or 1
         runs = [pages[at : at + share] for at in range(0, len(pages), share)]
         try:
@@ -181,11 +181,9 @@ class FileClient:
         good = 0
         for run, (leading, error) in zip(runs, done, strict=True):
             good += leading
-            if error is not None:
-                raise StoreFailed(f"file store: {error}", good) from error
             if leading < len(run):
-                break
-        return good
+                return _Run(good, error)
+        return _Run(good)
 
     def _read(self, stem: str, host: PageMemory, page: int) -> bool:
         try:
@@ -281,6 +279,12 @@ class FileClient:
     def _evicted(self, stem: str) -> None:
         self._seen.remove(stem)
         self._counts.add("evicted_pages")
+
+
+def _answer(good: int, error: Exception | None) -> int:
+    if error is not None:
+        raise StoreFailed(f"file store: {error}", good) from error
+    return good
 
 
 def _in_turn(work: Work, pages: list[tuple[str, int]], host: PageMemory) -> _Run:
