@@ -115,10 +115,18 @@ class RealMachine(EngineMachine):
             self.memory.l2[:] = identities(torch.stack(views).movedim(2, 0))
         super().check()
 
+    def over(self) -> bool:
+        """Nothing is under way, and what was to be done when something ended has been."""
+        if not self.suspended:
+            self.tick()
+            self.pump()
+        ledger = self.cache.ledger
+        return self.engine.idle and not self.suspended and ledger.at_rest and not ledger.open
+
     def end(self) -> None:
         """Everything ends, and nothing is left."""
         until_s = time.monotonic() + SOON_S
-        while not (self.engine.idle and not self.suspended and self.cache.ledger.at_rest and not self.real.in_flight):
+        while not self.over():
             if time.monotonic() > until_s:
                 raise LawBroken(f"L5: {self._stuck_words()}")
             self.step()
@@ -126,8 +134,6 @@ class RealMachine(EngineMachine):
             self.take(0.001 if self.real.in_flight else 0.0)
             if not self.real.in_flight:
                 self.advance(FOREVER_S)
-        self.tick()
-        self.pump()
         invariants.check_at_rest(self.cache)
         assert not self.live
         self._check_replay()
