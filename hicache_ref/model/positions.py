@@ -99,9 +99,10 @@ class Rotary:
 
     def rows(self, positions: Tensor, highest: int) -> Tensor:
         """Cosines and sines at `positions` [n] int64, none above `highest`: [n, 2, D/2]."""
-        while len(self._table) <= highest:
-            self._table = torch.cat([self._table, self._block(len(self._table))])
-        return self._table.index_select(0, positions)
+        table = self._table
+        while len(table) <= highest:
+            table = self._table = torch.cat([table, self._block(len(table))])
+        return table.index_select(0, positions)
 
     def turn(self, x: Tensor, rows: Tensor) -> Tensor:
         """x [n, H, >= D], its leading D elements turned by `rows` [n, 2, D/2]."""

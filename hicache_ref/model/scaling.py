@@ -1,8 +1,8 @@
 """A model shrunk to a machine: fewer layers, narrower, with the cache of the big one in small.
 
 Rules of this file
-- Kept: family, attention type, query heads per KV head, the order of dense and expert layers, biases and norms, the
-  cache's dtype. Reduced: layers, widths, heads, head sizes, experts, vocabulary.
+- Kept: family, attention type, that several query heads share a KV head, the order of dense and expert layers, biases
+  and norms, the dtype of the cache. Reduced: layers, widths, heads, head sizes, experts, vocabulary.
 - Widths are multiples of 32, MLA's latent of 128 (NSA's scales have blocks of it), and never below what makes a layer.
 - What is scaled is a shape of its own, with the name of the model it came from, so that pools and simulator take it.
 """
@@ -78,6 +78,11 @@ def _to(size: float, multiple: int, least: int) -> int:
     return max(least, round(size / multiple) * multiple)
 
 
+def _power_of_two(size: float) -> int:
+    """The greatest that is not above `size`."""
+    return 1 << (int(size).bit_length() - 1)
+
+
 @singledispatch
 def scaled_attention(attention: Attention, factor: float) -> Any:
     raise ModelError(f"no way to scale {attention.name} attention; known: mha, mla, nsa")
@@ -85,11 +90,11 @@ def scaled_attention(attention: Attention, factor: float) -> Any:
 
 @scaled_attention.register
 def _mha(attention: Mha, factor: float) -> Mha:
-    """KV heads a power of two, and two at least: ranks have something to split, evenly."""
+    """Powers of two, and two KV heads at least: ranks have something to split, evenly."""
+    kv = min(attention.group_heads, _power_of_two(max(2.0, attention.group_heads * factor**0.5)))
     share = attention.heads // attention.group_heads
-    kv = min(attention.group_heads, 1 << int(max(2.0, attention.group_heads * factor**0.5)).bit_length() - 1)
-    # With many query heads for a KV head, their number shrinks too: kept whole, it would be most of the model.
-    share = max(min(share, 4), round(share * factor**0.5))
+    # Kept whole, many query heads for a KV head would be most of the model.
+    share = min(share, _power_of_two(max(4.0, share * factor**0.5)))
     dim = _to(attention.head_dim * factor**0.5, 16, min(attention.head_dim, 32))
     return replace(attention, heads=kv * share, group_heads=kv, head_dim=min(dim, attention.head_dim))
 

@@ -229,6 +229,13 @@ def test_stretched_positions():
         Rotary(Positions(scaling={"rope_type": "odd"}), 64, torch.float32, torch.device("cpu"))
 
 
+def test_tables_grow_by_blocks():
+    rotary = Rotary(Positions(), 8, torch.float64, torch.device("cpu"))
+    rotary.rows(torch.tensor([3]), 3)
+    (far,) = rotary.rows(torch.tensor([9000]), 9000)
+    assert far[0].tolist() == pytest.approx([np.cos(9000 * 10000.0 ** (-pair / 4)) for pair in range(4)])
+
+
 def test_every_family_has_a_model_or_a_config_that_reads_it():
     names = {find_model(name).family for name in ("Llama-3.1-8B", "Qwen2.5-7B", "Qwen3-8B", "GLM-4.6", "Kimi-K2")}
     assert names < set(FAMILIES)

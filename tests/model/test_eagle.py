@@ -97,3 +97,16 @@ def test_a_cached_prefix_found_by_bigrams_serves_both():
     fresh = eagle.generate([Row(second, 0, np.arange(12))], 16)[0]
     assert served == fresh
     assert torch.equal(cached, pool.whole[:, :, :12].flatten(2, 3)[:, :, :20])
+
+
+def test_rounds_leave_the_rows_that_a_prefill_leaves():
+    """Decoder and draft: what accepted tokens left behind is what a prompt of the same tokens leaves, bit by bit."""
+    model = model_of("gqa")
+    codec = codec_for(model.spec.shape, "float32")
+    pool = DevicePool(with_draft_layer(model.spec.geometry(PAGE, 1, "float32")), PAGES, torch.float32)
+    guesser = DraftRunner(random_draft(model, 7), pool, codec, batching=Tiles(8), layer=model.spec.shape.layers)
+    eagle, first = Eagle(Runner(model, pool, codec, batching=Tiles(8)), guesser), prompt(model, 9)
+    tokens = eagle.generate([Row(first, 0, np.arange(12))], 12)[0].tokens
+    eagle.generate([Row([*first, *tokens[:-1]], 0, np.arange(12, 24))], 1)
+    rows = pool.whole.flatten(2, 3)
+    assert torch.equal(rows[:, :, :20], rows[:, :, 12 * PAGE : 12 * PAGE + 20])
