@@ -93,6 +93,8 @@ class ComputeJob:
         self._start_s: float | None = None
         self._steps_done = 0
         self._cancelled = False
+        self.moment = batches.stream.event()
+        """Fires when the step under way is over, or the first one, or the batch."""
 
     def cancel(self) -> None:
         self._cancelled = self._op.batch.may_stop
@@ -107,19 +109,22 @@ class ComputeJob:
                 fence(layer)
 
         self._start_s = self._batches.clock()
-        under_way: Event | None = None
+        before: Event | None = None
         for at in range(self._op.pages):
             work.step(at, before_layer)
             self._steps_done += 1
             if self._cancelled or self._steps_done == self._op.pages:
+                self.moment.record()
                 break
+            stepped, self.moment = self.moment, stream.event()
+            stepped.record()
             # One step may be launched ahead, not all of them: a cancel would come too late.
-            if under_way is not None:
-                stream.pace(under_way)
-            under_way = stream.event()
-            under_way.record()
+            if before is not None:
+                stream.pace(before)
+            before = stepped
 
     def ended(self, error: BaseException | None) -> None:
+        self.moment.release()
         error = error or self._loads_failed()
         self._work = None
         steps = self._steps_done if error is None else min(self._steps_done, self._op.pages - 1)
@@ -145,9 +150,17 @@ class Batches:
         self.computer = computer
         self.clock = clock
         self.report = report
+        self._latest: ComputeJob | None = None
+        self._idle = stream.event()
+        self._idle.release()
 
     def start(self, op: Op, arrivals: Sequence[Arrival]) -> Callable[[], None]:
         """Compute `op`, which reads what `arrivals` bring. The answer asks it to stop early."""
-        job = ComputeJob(self, op, self.computer.begin(op), arrivals)
+        self._latest = job = ComputeJob(self, op, self.computer.begin(op), arrivals)
         self.stream.run(job)
         return job.cancel
+
+    @property
+    def moment(self) -> Event:
+        """Fires when all that is computed by now is done: the step under way, not those after it."""
+        return self._idle if self._latest is None else self._latest.moment

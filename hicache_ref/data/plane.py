@@ -12,7 +12,7 @@ Rules of this file
 
 Who waits for whom, so that no byte is read before it is written or written while it is read. Completions mean that the
 device is done, not that it has been told; so whatever the control plane orders by them needs no fence:
-- a BACKUP or LOAD after the batches before it: by event (`Stream.last`), since their submit may overtake a batch;
+- a BACKUP or LOAD after what is being computed at its submit: by event (`Batches.moment`), a prefill or a decode step;
 - a COMPUTE after the loads it names: by event, layer by layer. No other batch matches their pages: every later prefill
   names all loads that have not been acknowledged, and those who decode were prefilled after theirs;
 - a LOAD of what a BACKUP wrote, a STORE of it, a LOAD of what a FETCH brought: by completion, the tree hands nothing on
@@ -239,11 +239,11 @@ class RealPlane:
 
     def _load(self, flight: Flight) -> None:
         self._poison(flight.op, self._device)
-        self._loads.start(flight.op, self._compute.last)
+        self._loads.start(flight.op, self._batches.moment)
 
     def _back_up(self, flight: Flight) -> None:
         self._poison(flight.op, self._host)
-        self._backups.start(flight.op, self._compute.last)
+        self._backups.start(flight.op, self._batches.moment)
 
     def _ask_store(self, flight: Flight) -> None:
         assert self.workers is not None

@@ -77,9 +77,6 @@ class Stream:
     def __init__(self, name: str, device: torch.device) -> None:
         self.name = name
         self.device = device
-        self.last = self.event()
-        """Fires when every job given so far is over."""
-        self.last.release()
         self._waited_s = 0.0
         self._jobs: SimpleQueue[tuple[Job, Event] | None] = SimpleQueue()
         self._gate = threading.Lock()
@@ -94,7 +91,6 @@ class Stream:
         """Do `job` after all earlier ones. Never blocks. The event fires when it is over."""
         over = self.event()
         with self._gate:
-            self.last = over
             stopped = self._stopped
             if not stopped:
                 self._jobs.put((job, over))

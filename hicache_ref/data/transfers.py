@@ -3,8 +3,8 @@
 Rules of this file
 - A load has an event a layer. A batch waits, before layer i touches the pool, for layer i of the loads it was given,
   and for nothing else. A load that fails lets go of all its events and makes those who waited fail with it.
-- A copy starts after every batch that was submitted before it (upstream's #20611 and #38463: bytes copied before the
-  forward that makes them). In the engine's order of things such a batch is over by then, and the wait costs nothing.
+- A copy starts after the forward that was under way at its submit (upstream's #20611 and #38463: bytes copied before
+  the forward that makes them). What it copies is older still, in the engine's order of things; the wait makes sure.
 - Three loads may be on their way on the device, as upstream has three producers; the fourth waits for the first, where
   upstream asserts. Events are each load's own: a batch still waiting for an old load cannot mistake a new one for it.
 - Source: article 2.3, 2.4; `LayerDoneCounter` and `LayerLoadingEvent` of `cache_controller.py` 0.5.7.

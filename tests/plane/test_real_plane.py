@@ -258,6 +258,45 @@ def test_a_load_waits_for_the_batch_before_it(rig):
     made.end(load)
 
 
+def test_a_backup_waits_for_one_step_of_a_decode_not_for_all(rig):
+    gates = Gates(1, 3)
+
+    def forward(op: Op, at: int, before_layer: Callable[[int], None]) -> None:
+        gates.pass_(at)
+        made.seen.append(at)
+
+    made = rig(Scripted(forward))
+    decode = made.compute(steps=5, may_stop=True)
+    assert gates.reached[1].wait(SOON_S)
+    backup = made.backup([0], [1])
+    assert not made.plane.wait(0.02) and made.seen == [0]
+    gates.open(1)
+    made.end(backup)
+    assert made.seen.index(("backup",)) > made.seen.index(1) and decode not in made.ends
+    gates.open(3)
+    assert made.end(decode) == Completion(decode, 5)
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_copy_after_a_batch_that_has_failed(rig, held):
+    """Its moment is over, whenever it failed."""
+    gates = Gates("forward") if held else Gates()
+
+    def forward(op: Op, at: int, before_layer: Callable[[int], None]) -> None:
+        gates.pass_("forward")
+        raise ValueError("no")
+
+    made = rig(Scripted(forward))
+    batch = made.compute()
+    if not held:
+        made.end(batch)
+    backup = made.backup([0], [1])
+    if held:
+        gates.open("forward")
+    assert not made.end(backup).failed
+    assert made.end(batch).failed
+
+
 def test_a_copy_does_not_wait_for_the_batch_after_it(rig):
     gates = Gates("forward")
     made = rig(Scripted(lambda op, at, before_layer: gates.pass_("forward")))
@@ -267,15 +306,6 @@ def test_a_copy_does_not_wait_for_the_batch_after_it(rig):
     made.end(load)
     assert batch not in made.ends
     gates.open("forward")
-
-
-def test_a_batch_that_failed_holds_no_copy_up(rig):
-    def forward(op: Op, at: int, before_layer: Callable[[int], None]) -> None:
-        raise ValueError("no")
-
-    made = rig(Scripted(forward))
-    made.compute()
-    assert not made.end(made.backup([0], [1])).failed
 
 
 # Poison
