@@ -55,11 +55,11 @@ class Sweep:
     def settings(self) -> pd.DataFrame:
         """One row a setting that ran: its choices, and means of all figures over its conditions."""
         rows = self.points[(self.points.part == "sweep") & self.points.error.isna()]
+        rows = rows.astype({"setting": int, "qualifies": bool, "pareto": bool, "best": bool})
         choices = [axis["column"] for axis in self.asked["vary"] if not axis["condition"]]
-        names = [name for name in (*choices, "qualifies", "pareto", "best") if name in rows]
-        grouped = rows.groupby("setting")
         figures = list(rows.columns[list(rows.columns).index("best") + 1 :])
-        frame: pd.DataFrame = grouped[names].first().join(grouped[figures].mean())
+        grouped = rows.groupby("setting")
+        frame: pd.DataFrame = grouped[[*choices, "qualifies", "pareto", "best"]].first().join(grouped[figures].mean())
         return frame
 
     def plot_pareto(self, x: str | None = None, y: str | None = None) -> Figure:

@@ -16,9 +16,8 @@ import numpy as np
 
 from .metrics import Figures
 
-MOST_VALUES = 12
-"""More numbers than these are put in four equal groups."""
 GROUPS = 4
+"""Numbers that were drawn, not listed, are put in so many equal groups."""
 
 Tried = tuple[Mapping[str, Any], Figures]
 """Values of all knobs, and what came of it."""
@@ -31,7 +30,9 @@ def effects(knobs: Sequence[str], tried: Sequence[Tried], metrics: Sequence[str]
 
 def _effect(knob: str, tried: Sequence[Tried], metrics: Sequence[str]) -> dict[str, Any]:
     rows, matched = _matched(knob, tried)
-    labels = _labels([values[knob] for values, _ in rows])
+    labels = [values[knob] for values, _ in rows]
+    if matched is None:
+        labels = _grouped(labels)
     groups: dict[Any, list[Figures]] = {}
     for label, (_, figures) in sorted(zip(labels, rows, strict=True), key=lambda pair: _rank(pair[0])):
         groups.setdefault(label, []).append(figures)
@@ -60,10 +61,10 @@ def _matched(knob: str, tried: Sequence[Tried]) -> tuple[Sequence[Tried], int | 
     return [each for row in whole for each in row.values()], len(whole)
 
 
-def _labels(values: Sequence[Any]) -> Sequence[Any]:
-    """The values, or the group that each is in where there are many numbers."""
+def _grouped(values: list[Any]) -> list[Any]:
+    """The group that each value is in; the values themselves where they are few, or no numbers."""
     numbers = {value for value in values if type(value) in (int, float)}
-    if len(numbers) <= MOST_VALUES:
+    if len(numbers) <= GROUPS or len(numbers) < len(set(values) - {None}):
         return values
     cuts = np.quantile(sorted(numbers), np.linspace(0, 1, GROUPS + 1))
     names = [f"{low:.4g} to {high:.4g}" for low, high in pairwise(cuts)]

@@ -9,6 +9,10 @@ Rules of this file
 
 from __future__ import annotations
 
+import logging
+import os
+import threading
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -83,7 +87,9 @@ class Cores(Engine):
         if self._pool is None:
             from joblib.externals.loky import ProcessPoolExecutor
 
-            self._pool = ProcessPoolExecutor(self.workers, timeout=IDLE_S)
+            self._pool = ProcessPoolExecutor(
+                self.workers, timeout=IDLE_S, initializer=end_with, initargs=(os.getpid(),)
+            )
         return self._pool
 
     def close(self) -> None:
@@ -92,8 +98,19 @@ class Cores(Engine):
             self._pool = None
 
 
+def end_with(parent: int) -> None:
+    """In a worker: end when the process that started it is gone, even if it was killed outright."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 class RayCluster(Engine):
-    """A Ray cluster: the one that RAY_ADDRESS names, or one of this machine's own for as long as it is needed.
+    """A Ray cluster: the one that RAY_ADDRESS names or this machine has joined, else one of its own while it is needed.
 
     Every machine needs this package, and traces under the same paths.
     """
@@ -106,7 +123,7 @@ class RayCluster(Engine):
         self._ray: Any = ray
         self._ours = not ray.is_initialized()
         if self._ours:
-            ray.init(num_cpus=_cpus_of_own_cluster(workers), log_to_driver=False, include_dashboard=False)
+            _join(ray, workers)
         self.workers = workers or max(int(self._ray.cluster_resources().get("CPU", 1)), 1)
 
     def run(self, work: Callable[[J], R], jobs: Iterable[J], lost: Callable[[str], R]) -> Iterator[tuple[J, R]]:
@@ -130,11 +147,16 @@ class RayCluster(Engine):
             self._ray.shutdown()
 
 
-def _cpus_of_own_cluster(workers: int | None) -> int | None:
-    """How many cores to claim; an existing cluster has its own, and Ray refuses to be told."""
-    import os
-
-    return None if os.environ.get("RAY_ADDRESS") else workers
+def _join(ray: Any, workers: int | None) -> None:
+    """The cluster that is named or runs here, or else a new one. SweepError: the named one does not answer."""
+    named = os.environ.get("RAY_ADDRESS")
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    try:
+        ray.init(address=named or "auto", **quiet)
+    except ConnectionError:
+        if named:
+            raise SweepError(f"RAY_ADDRESS {named}: no Ray cluster answers", "start it, or unset RAY_ADDRESS") from None
+        ray.init(address="local", num_cpus=workers, include_dashboard=False, **quiet)
 
 
 def _local(jobs: int | None) -> Engine:

@@ -70,7 +70,7 @@ def _plane(panel: Axes, swept: Sweep, x: str, y: str) -> None:
     best = settings[settings.best]
     panel.scatter(best[x], best[y], s=140, facecolors="none", edgecolors=_BAD, linewidths=1.8, label="best")
     if swept.asked["slo"]:
-        broken = settings[~settings.qualifies.astype(bool)]
+        broken = settings[~settings.qualifies]
         panel.scatter(broken[x], broken[y], s=30, marker="x", color=_BAD, linewidths=1, label="breaks the SLO")
     panel.set_xlabel(_label(x))
     panel.set_ylabel(_label(y))

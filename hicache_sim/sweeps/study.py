@@ -93,9 +93,8 @@ class Study:
     def figures_shown(self) -> list[str]:
         """Metrics that the question is about, and what always matters."""
         asked: list[Goal | Limit] = [*self.wanted.goals, *self.wanted.limits]
-        return list(
-            dict.fromkeys([*(each.metric.name for each in asked), "hit_rate", "ttft_mean", "ttft_p99", "host_bytes"])
-        )
+        names = [*(each.metric.name for each in asked), "hit_rate", "ttft_mean", "ttft_p99", "host_bytes"]
+        return [name for name in dict.fromkeys(names) if name in UNTIMED or not self.base.untimed]
 
 
 def _values_of(axis: Axis) -> Sequence[Any]:

@@ -20,6 +20,7 @@ from .metrics import METRICS
 
 MOST_ROWS = 10
 MOST_ERRORS = 5
+_FIRST = ("hit_rate", "ttft_mean", "ttft_p99")
 
 
 def show(swept: Sweep, console: Console) -> None:
@@ -34,7 +35,7 @@ def show(swept: Sweep, console: Console) -> None:
         console.print(_failures(errors))
     if swept.best["setting"] is not None:
         if swept.best["worth"]:
-            console.print(_worth(swept))
+            _print_worth(swept, console)
         _print_answer(swept, console)
 
 
@@ -55,7 +56,7 @@ def _grid(title: str, *columns: str, left: int = 1, note: str = "") -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, caption=note or None)
     table.caption_justify = "left"
     for at, column in enumerate(columns):
-        table.add_column(column, justify="left" if at < left else "right")
+        table.add_column(column, justify="left" if at < left else "right", overflow="fold")
     return table
 
 
@@ -103,18 +104,18 @@ def _failures(errors: Any) -> Table:
     return table
 
 
-def _worth(swept: Sweep) -> Table:
-    names = [name for name in ("hit_rate", "ttft_mean", "ttft_p99") if name in swept.effects["metrics"]]
+def _print_worth(swept: Sweep, console: Console) -> None:
+    names = sorted(swept.effects["metrics"], key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
     note = "the best setting less the same without this flag alone (L3 and HiCache with all that hangs on them)"
     table = _grid("What each flag buys", "", "default", *names, left=2, note=note)
     for row in swept.best["worth"]:
         flag = row["flag"] if row["value"] is True else f"{row['flag']} {_word(row['value'])}"
         default = "–" if row["default"] is None else _word(row["default"])
+        table.add_row(flag, default, *(_change(name, row["change"][name]) for name in names))
+    console.print(table)
+    for row in swept.best["worth"]:
         if row["error"]:
-            table.add_row(flag, default, Text(f"alone impossible: {row['error']}", style="dim"))
-        else:
-            table.add_row(flag, default, *(_change(name, row["change"][name]) for name in names))
-    return table
+            console.print(Text(f"not without {row['flag']}: {row['error']}", style="dim"))
 
 
 def _print_answer(swept: Sweep, console: Console) -> None:
