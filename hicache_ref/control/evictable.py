@@ -56,7 +56,7 @@ class EvictableLeaves:
                 self._queued.discard(node.id)
                 continue
             now = self._rank(node)
-            if now == rank:
+            if not rank < now:  # Not `==`: a rank that equals nothing (NaN) must not keep us here for ever.
                 heapq.heappop(heap)
                 self._queued.discard(node.id)
                 return node

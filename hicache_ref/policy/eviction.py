@@ -1,7 +1,8 @@
 """Eviction strategies: which leaf goes first, on both levels.
 
 Source: article 3.1 and 3.4; `evict_policy.py` of 0.5.7 (lru to priority) and 0.5.23 (slru). All are pure: a rank is
-a function of the node as it is now.
+a function of the node as it is now. Beyond upstream's: what looks at more of a node (`aware`), and what keeps queues
+(`queues`).
 """
 
 from __future__ import annotations
@@ -10,19 +11,16 @@ from typing import Any
 
 from ..control.policies import EvictionPolicy
 from ..control.tree import Node
+from .aware import HitsPerToken, SessionAware, TimeToLive
+from .queues import S3Fifo, Sieve
 from .registry import Registry
+from .strategy import Strategy
 
 EVICTION: Registry[EvictionPolicy] = Registry("eviction policy")
 
 
-class _Strategy:
-    name = ""
-    rises_only = True
-    reads_future = False
-
-
 @EVICTION.register("lru")
-class Lru(_Strategy):
+class Lru(Strategy):
     """Least recently used first."""
 
     name = "lru"
@@ -32,7 +30,7 @@ class Lru(_Strategy):
 
 
 @EVICTION.register("lfu")
-class Lfu(_Strategy):
+class Lfu(Strategy):
     """Fewest hits first, then least recently used. Under write_back no hits are counted, and it is lru."""
 
     name = "lfu"
@@ -42,7 +40,7 @@ class Lfu(_Strategy):
 
 
 @EVICTION.register("fifo")
-class Fifo(_Strategy):
+class Fifo(Strategy):
     """Oldest first; halves that share a creation time (0.5.23), least recently used first."""
 
     name = "fifo"
@@ -52,7 +50,7 @@ class Fifo(_Strategy):
 
 
 @EVICTION.register("mru")
-class Mru(_Strategy):
+class Mru(Strategy):
     """Most recently used first."""
 
     name = "mru"
@@ -63,7 +61,7 @@ class Mru(_Strategy):
 
 
 @EVICTION.register("filo")
-class Filo(_Strategy):
+class Filo(Strategy):
     """Newest first."""
 
     name = "filo"
@@ -73,7 +71,7 @@ class Filo(_Strategy):
 
 
 @EVICTION.register("priority")
-class Priority(_Strategy):
+class Priority(Strategy):
     """Lowest priority first, then least recently used."""
 
     name = "priority"
@@ -83,7 +81,7 @@ class Priority(_Strategy):
 
 
 @EVICTION.register("slru")
-class Slru(_Strategy):
+class Slru(Strategy):
     """Segmented: nodes with fewer than `protected_hits` hits first, least recently used first within each segment."""
 
     name = "slru"
@@ -93,3 +91,7 @@ class Slru(_Strategy):
 
     def rank(self, node: Node) -> Any:
         return node.hits >= self.protected_hits, node.last_access
+
+
+for _more in (HitsPerToken, TimeToLive, SessionAware, Sieve, S3Fifo):
+    EVICTION.register(_more.name)(_more)
