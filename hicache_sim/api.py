@@ -39,6 +39,9 @@ from .untimed import replay as replay_untimed
 
 if TYPE_CHECKING:  # pandas takes as long to import as a short replay; only who looks at the tables needs it.
     import pandas as pd
+    from matplotlib.axes import Axes
+
+    from .report.load import RunData
 
 Progress = Callable[[int, float], None]
 
@@ -51,6 +54,8 @@ class Result:
     summary: dict[str, Any]
     arrow_requests: list[pa.Table] = field(default_factory=list, repr=False)
     arrow_timeline: list[pa.Table] = field(default_factory=list, repr=False)
+    prefixes: dict[str, Any] | None = field(default=None, repr=False)
+    """The largest shared prefixes, as in `tree.json`; None for untimed replays."""
 
     @cached_property
     def requests(self) -> pd.DataFrame:
@@ -61,6 +66,42 @@ class Result:
     def timeline(self) -> pd.DataFrame:
         """One row a sample, columns as in `timeline.parquet`."""
         return _frame(self.arrow_timeline)
+
+    # The figures of `hicache report`, on matplotlib's axes (new ones unless given). They need the tables (`keep`).
+
+    def plot_levels(self, axes: Axes | None = None) -> Axes:
+        """Hit rate of each level over time."""
+        return _plot("hit_rate", self, axes)
+
+    def plot_sources(self, axes: Axes | None = None) -> Axes:
+        """Where prompt tokens came from, over time, stacked."""
+        return _plot("sources", self, axes)
+
+    def plot_ttft(self, axes: Axes | None = None) -> Axes:
+        """Share of requests by time to first token."""
+        return _plot("ttft", self, axes)
+
+    def plot_flow(self, axes: Axes | None = None) -> Axes:
+        """Bytes between levels."""
+        return _plot("flow", self, axes)
+
+    def plot_links(self, axes: Axes | None = None) -> Axes:
+        """Link use over time."""
+        return _plot("links", self, axes)
+
+    def plot_misses(self, axes: Axes | None = None) -> Axes:
+        """Why tokens missed."""
+        return _plot("misses", self, axes)
+
+    def plot_tree(self, axes: Axes | None = None) -> Axes:
+        """The largest shared prefixes at the end."""
+        return _plot("prefixes", self, axes)
+
+    def report_data(self, label: str = "run") -> RunData:
+        """What the report's figures are made of."""
+        from .report.load import run_data
+
+        return run_data(label, self.summary, self.arrow_timeline, self.arrow_requests, self.prefixes)
 
 
 @dataclass(frozen=True)
@@ -143,12 +184,13 @@ def _timed(made: Plan, workload: Workload, schedule: Schedule | None, options: O
         known = facts(made, _described(workload, schedule, options))
         more = {"events": run.events, "replay_cpu_s": cpu_s}
         summary = timed_summary(known, run.simulation, run.recorder, run.plane.meters, run.simulation.env.now, more)
+        prefixes = run.prefixes()
         if folder is not None:
             folder.write_timeline(run.recorder.samples)
             folder.write_perfetto(run.plane.slices or [], run.recorder.samples)
-            folder.write_tree(run.prefixes())
+            folder.write_tree(prefixes)
             folder.write_summary(summary)
-        return Result(made, summary, run.kept, run.timeline())
+        return Result(made, summary, run.kept, run.timeline(), prefixes)
 
 
 class _Run:
@@ -227,6 +269,15 @@ class _Run:
         if not self._options.keep:
             return []
         return [pa.table({name: np.array(column) for name, column in self.recorder.samples.arrays.items()})]
+
+
+def _plot(name: str, result: Result, axes: Axes | None) -> Axes:
+    from .report import run_figures
+    from .report.plots import plot
+
+    if not result.arrow_timeline:
+        raise ValueError("nothing to plot: the replay was untimed, or its tables were not kept (Options.keep)")
+    return plot(getattr(run_figures, name)(result.report_data()), axes)
 
 
 def _frame(tables: list[pa.Table]) -> pd.DataFrame:
