@@ -25,7 +25,10 @@ CACHE = Path(__file__).resolve().parents[2] / ".cache" / "wheels"
 FETCH_S = 30.0
 """Longer than this nobody waits for a wheel; the tests are skipped."""
 
-_PIP = "-m pip download --quiet --no-deps --only-binary :all: --python-version 3.11 --platform manylinux_2_34_x86_64"
+_PIP = (
+    "-m pip download --quiet --retries 1 --timeout 5 --no-deps --only-binary :all: "
+    "--python-version 3.11 --platform manylinux_2_34_x86_64"
+)
 
 
 def wheel(version: str) -> Path:
