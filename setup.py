@@ -12,8 +12,9 @@ from setuptools import setup
 UNCOMPILED = ("__init__.py", "errors.py", "invariants.py", "policies.py")
 """What users subclass, and what is never hot."""
 HOT = [path for path in sorted(glob("hicache_ref/control/*.py")) if not path.endswith(UNCOMPILED)]
-HOT += [f"hicache_ref/drive/{name}.py" for name in ("arrivals", "loop")] + ["hicache_ref/account/misses.py"]
-HOT += [f"hicache_sim/{name}.py" for name in ("links", "plane", "run", "stores")]
+HOT += [f"hicache_ref/drive/{name}.py" for name in ("arrivals", "loop")]
+HOT += [f"hicache_ref/account/{name}.py" for name in ("metrics", "misses")]
+HOT += [f"hicache_sim/{name}.py" for name in ("compute", "links", "plane", "run", "stores")]
 
 
 def extensions() -> list:

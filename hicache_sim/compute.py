@@ -169,7 +169,10 @@ class Roofline(_Piecewise):
 
     def touched_weight_bytes(self, tokens: int) -> float:
         """What a batch of so many tokens reads of the weights: not the experts that none of them visits."""
-        return self._weight_bytes - sum(size * (1.0 - ffn.touched(tokens)) for ffn, size in self._ffn_bytes)
+        spared = 0.0
+        for ffn, size in self._ffn_bytes:
+            spared += size * (1.0 - ffn.touched(tokens))
+        return self._weight_bytes - spared
 
     def all_reduce_s(self, tokens: int) -> float:
         return self._reduce_s + self._reduce_token_s * tokens

@@ -11,12 +11,46 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from simpy import Environment
-from simpy.events import Event, Timeout
 
 _EPSILON_BYTES = 1e-3
+
+
+class Alarm:
+    """Calls `ring` after a while: an event of SimPy's, for a fraction of what a `Timeout` with a callback costs."""
+
+    _ok: bool
+    callbacks: Any
+
+    def __init__(self, env: Environment, delay_s: float, priority: Any = 1) -> None:
+        self._ok = True
+        self.callbacks = _RING
+        event: Any = self
+        env.schedule(event, priority, delay_s)
+
+    def ring(self) -> None:
+        pass
+
+
+def _ring(alarm: Alarm) -> None:
+    alarm.ring()
+
+
+_RING = (_ring,)
+
+
+class Call(Alarm):
+    """Calls a function."""
+
+    def __init__(self, env: Environment, delay_s: float, then: Callable[[], None], priority: Any = 1) -> None:
+        super().__init__(env, delay_s, priority)
+        self._then = then
+
+    def ring(self) -> None:
+        self._then()
 
 
 class Link:
@@ -33,23 +67,44 @@ class Link:
         """Carried so far."""
 
 
-Path = tuple[tuple[Link, float], ...]
-"""Links, and how many bytes each carries per byte of a flow: weights above 1 stand for ranks side by side."""
+class Path:
+    """Links, and how many bytes each carries per byte of a flow: weights above 1 stand for ranks side by side."""
+
+    def __init__(self, legs: Sequence[tuple[Link, float]]) -> None:
+        self.legs = list(legs)
+        self.alone_bytes_per_s = min([link.bytes_per_s / weight for link, weight in legs])
+        """What a flow gets when nothing else moves."""
 
 
-class Flow:
-    """Bytes on their way."""
+class Job:
+    """What a stream runs. `start` is called when its turn has come; when it is over it calls the stream's `next`."""
 
-    __slots__ = ("alone", "done", "head_s", "left", "path", "rate")
+    def start(self) -> None:
+        pass
 
-    def __init__(self, path: Path, head_s: float, size: float, done: Callable[[], None]) -> None:
+
+class Flow(Job):
+    """Bytes on their way. `over` is called when they have arrived; the same flow may then be sent again."""
+
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.head_s = head_s
-        self.left = size
+        self.head_s = 0.0
+        self.left = 0.0
         self.rate = 0.0
-        self.alone = min([link.bytes_per_s / weight for link, weight in path])
-        """Rate when nothing else moves."""
-        self.done = done
+
+    def over(self) -> None:
+        pass
+
+
+class _Change(Alarm):
+    """The first thing that will change among the flows, if nothing comes between."""
+
+    def __init__(self, fabric: Fabric, env: Environment, delay_s: float) -> None:
+        super().__init__(env, delay_s)
+        self._fabric = fabric
+
+    def ring(self) -> None:
+        self._fabric.changed(self)
 
 
 class Fabric:
@@ -59,14 +114,17 @@ class Fabric:
         self._env = env
         self._flows: list[Flow] = []
         self._at_s = 0.0
-        self._version = 0
+        self._next: _Change | None = None
 
-    def send(self, path: Path, head_s: float, size: float, done: Callable[[], None]) -> None:
-        """Move `size` bytes over `path` after `head_s`. Calls `done`."""
-        now = self._env.now
+    def send(self, flow: Flow, head_s: float, size: float) -> None:
+        """Move `size` bytes over the path of `flow` after `head_s`."""
+        now: float = self._env.now
         self._advance(now)
         # A head that the clock cannot tell from nothing would never pass.
-        self._flows.append(Flow(path, head_s if now + head_s > now else 0.0, size, done))
+        flow.head_s = head_s if now + head_s > now else 0.0
+        flow.left = size
+        flow.rate = 0.0
+        self._flows.append(flow)
         self._share()
 
     def _advance(self, now: float) -> None:
@@ -88,67 +146,72 @@ class Fabric:
             if moved > flow.left:
                 moved = flow.left
             flow.left -= moved
-            for link, weight in flow.path:
+            for link, weight in flow.path.legs:
                 link.moved_bytes += moved * weight
 
     def _share(self) -> None:
         """Fair rates for all flows, and a wake-up when the first thing changes."""
         flows = self._flows
-        self._version += 1
+        self._next = None
         if len(flows) == 1:
             flow = flows[0]
-            flow.rate = flow.alone
+            flow.rate = flow.path.alone_bytes_per_s
             self._wake_in(flow.head_s + flow.left / flow.rate)
         elif flows:
             moving = [flow for flow in flows if flow.head_s <= 0.0]
             if len(moving) > 1:
                 _max_min(moving)
             elif moving:
-                moving[0].rate = moving[0].alone
-            soonest = min([flow.left / flow.rate if flow.head_s <= 0.0 else flow.head_s for flow in flows])
+                moving[0].rate = moving[0].path.alone_bytes_per_s
+            soonest = math.inf
+            for flow in flows:
+                change_s = flow.left / flow.rate if flow.head_s <= 0.0 else flow.head_s
+                if change_s < soonest:
+                    soonest = change_s
             self._wake_in(soonest)
 
     def _wake_in(self, delay_s: float) -> None:
-        event = Timeout(self._env, delay_s if delay_s > 0.0 else 0.0, self._version)
-        event.callbacks.append(self._wake)
+        self._next = _Change(self, self._env, delay_s if delay_s > 0.0 else 0.0)
 
-    def _wake(self, event: Event) -> None:
-        if event.value != self._version:
+    def changed(self, change: _Change) -> None:
+        """What was to change first has changed, unless something has come between."""
+        if change is not self._next:
             return
-        now = self._env.now
+        now: float = self._env.now
         self._advance(now)
         slack_s = math.ulp(now) * 2
-        ended = [flow for flow in self._flows if flow.head_s <= 0.0 and self._is_over(flow, slack_s)]
+        ended = [flow for flow in self._flows if flow.head_s <= 0.0 and _is_over(flow, slack_s)]
         if ended:
             self._flows = [flow for flow in self._flows if flow not in ended] if len(self._flows) > 1 else []
         self._share()
         for flow in ended:
-            flow.done()
+            flow.over()
 
-    def _is_over(self, flow: Flow, slack_s: float) -> bool:
-        """Nothing left, or less than the clock can tell from nothing."""
-        return flow.left <= _EPSILON_BYTES or flow.left <= flow.rate * slack_s
+
+def _is_over(flow: Flow, slack_s: float) -> bool:
+    """Nothing left, or less than the clock can tell from nothing."""
+    return flow.left <= _EPSILON_BYTES or flow.left <= flow.rate * slack_s
 
 
 def _max_min(flows: list[Flow]) -> None:
     """Max-min fair rates: raise all together, freeze those on the link that fills first, go on with the rest."""
     open_flows = list(flows)
-    room = {link: link.bytes_per_s for flow in flows for link, _ in flow.path}
+    room = {link: link.bytes_per_s for flow in flows for link, _ in flow.path.legs}
     for link in room:
         if link.partner in room:
             room[link] = link.shared_bytes_per_s
     while open_flows:
         load: dict[Link, float] = {}
         for flow in open_flows:
-            for link, weight in flow.path:
+            for link, weight in flow.path.legs:
                 load[link] = load.get(link, 0.0) + weight
         tightest = min(load, key=lambda link: room[link] / load[link])
         rate = max(room[tightest] / load[tightest], 1.0)
         still = []
         for flow in open_flows:
-            if any(link is tightest for link, _ in flow.path):
+            if any(link is tightest for link, _ in flow.path.legs):
                 flow.rate = rate
-                for link, weight in flow.path:
+                for link, weight in flow.path.legs:
                     room[link] -= rate * weight
             else:
                 still.append(flow)
@@ -156,35 +219,31 @@ def _max_min(flows: list[Flow]) -> None:
 
 
 class Stream:
-    """Runs jobs in the order they were given, one at a time: a CUDA stream, a worker thread.
-
-    A job is called with what it has to call when it is over.
-    """
-
-    __slots__ = ("_busy", "_env", "_queue", "_since_s", "busy_s")
+    """Runs jobs in the order they were given, one at a time: a CUDA stream, a worker thread."""
 
     def __init__(self, env: Environment) -> None:
         self._env = env
-        self._queue: deque[Callable[[Callable[[], None]], None]] = deque()
+        self._queue: deque[Job] = deque()
         self._busy = False
         self._since_s = 0.0
         self.busy_s = 0.0
 
-    def give(self, job: Callable[[Callable[[], None]], None]) -> None:
+    def give(self, job: Job) -> None:
         """Run `job` after all earlier ones."""
         if self._busy:
             self._queue.append(job)
         else:
             self._start(job)
 
-    def _start(self, job: Callable[[Callable[[], None]], None]) -> None:
-        self._busy = True
-        self._since_s = self._env.now
-        job(self._next)
-
-    def _next(self) -> None:
+    def next(self) -> None:
+        """The job is over: run the next."""
         self.busy_s += self._env.now - self._since_s
         if self._queue:
             self._start(self._queue.popleft())
         else:
             self._busy = False
+
+    def _start(self, job: Job) -> None:
+        self._busy = True
+        self._since_s = self._env.now
+        job.start()

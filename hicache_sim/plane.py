@@ -13,22 +13,21 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 from simpy import Environment
-from simpy.events import Timeout
 
 from hicache_ref.account.meters import Slice
 from hicache_ref.control.batches import Costs
 from hicache_ref.control.types import Completion, Op, OpKind, Progress, Report
 from hicache_ref.plane import Capabilities
 
-from .copies import CopyModel
+from .copies import CopyCost, CopyModel
 from .faults import FaultyStore, Verdict
 from .hardware import HardwareProfile, StoreProfile
-from .links import Fabric, Link, Path, Stream
+from .links import Alarm, Call, Fabric, Flow, Job, Link, Path, Stream
 
 BATCH_PAGES = 128
 """Pages a store is asked for at a time (upstream's `storage_batch_size`)."""
@@ -57,33 +56,38 @@ class Machine:
 class CopyEngine:
     """One direction between L1 and L2: a stream, and the links its copies cross."""
 
-    def __init__(self, plane: SimPlane, track: str, link: Link, price: Callable[[int], Any], efficiency: float) -> None:
+    def __init__(self, plane: SimPlane, track: str, link: Link, price: Callable[[int], CopyCost], share: float) -> None:
         machine = plane.machine
-        self._plane = plane
-        self._track = track
-        self._price = lru_cache(maxsize=4096)(price)
+        self.plane = plane
+        self.track = track
+        self.price: Callable[[int], CopyCost] = lru_cache(maxsize=4096)(price)
         # The link of one rank carries its copy, inflated by what the copy wastes; DRAM the payload of all ranks.
-        self._path = ((link, 1.0), (machine.dram, machine.ranks * efficiency))
+        self.path = Path(((link, 1.0), (machine.dram, machine.ranks * share)))
         self.stream = Stream(plane.env)
 
-    def run(self, op: Op, done: Callable[[float, float], None]) -> None:
-        """Copy, after all earlier ones of this direction. Calls `done(start_s, end_s)`."""
-        plane = self._plane
 
-        def job(next_job: Callable[[], None]) -> None:
-            start_s = plane.env.now
-            cost = self._price(op.pages)
-            plane.copying(+1)
+class Copy(Flow):
+    """A BACKUP or a LOAD, after all earlier ones of its direction."""
 
-            def over() -> None:
-                plane.copying(-1)
-                plane.note(self._track, start_s, op)
-                done(start_s, plane.env.now)
-                next_job()
+    def __init__(self, engine: CopyEngine, op: Op) -> None:
+        super().__init__(engine.path)
+        self._engine = engine
+        self._op = op
+        self._start_s = 0.0
 
-            plane.machine.fabric.send(self._path, cost.overhead_s, cost.link_bytes, over)
+    def start(self) -> None:
+        engine, plane = self._engine, self._engine.plane
+        self._start_s = plane.env.now
+        cost = engine.price(self._op.pages)
+        plane.copying(+1)
+        plane.machine.fabric.send(self, cost.overhead_s, cost.link_bytes)
 
-        self.stream.give(job)
+    def over(self) -> None:
+        engine, op = self._engine, self._op
+        engine.plane.copying(-1)
+        engine.plane.note(engine.track, self._start_s, op)
+        engine.plane.copied(op, self._start_s)
+        engine.stream.next()
 
 
 class StoreClient:
@@ -92,136 +96,237 @@ class StoreClient:
     def __init__(
         self, plane: SimPlane, profile: StoreProfile, store: FaultyStore, page_bytes: float, replicated: bool, seed: int
     ) -> None:
-        self._plane = plane
+        self.plane = plane
         self._profile = profile
         self.store = store
         machine = plane.machine
-        self._ranks = plane.ranks
-        self._read_bytes = page_bytes * machine.ranks
         # MLA: every rank has the same rows, and rank 0 alone writes them (article 5.5).
-        self._write_bytes = page_bytes if replicated else page_bytes * machine.ranks
-        self._rng = random.Random(f"store/{seed}")
-        self._sigma = profile.tail_sigma
         self._objects = plane.objects_per_page * (1 if replicated else machine.ranks)
-        self._read_path = self._path(machine.store_read, machine.nic_in)
-        self._write_path = self._path(machine.store_write, machine.nic_out)
-        self.prober, self.fetcher, self.storer = (Stream(plane.env) for _ in range(3))
+        self.reads = Calls(self, machine.store_read, machine.nic_in, page_bytes * machine.ranks)
+        written_bytes = page_bytes if replicated else page_bytes * machine.ranks
+        self.writes = Calls(self, machine.store_write, machine.nic_out, written_bytes)
+        self._tails = Tails(seed, profile.tail_sigma, plane.ranks)
+        self._partial_get = PARTIAL_BATCHES[profile.partial_get]
+        self._partial_set = PARTIAL_BATCHES[profile.partial_set]
+        self.prober, self.fetcher, self.storer = Stream(plane.env), Stream(plane.env), Stream(plane.env)
         self.read_pages = self.written_pages = 0
         self.stored: Callable[[Any], None] = lambda names: None
         """Told of every page written."""
 
-    def _path(self, end: Link, nic: Link) -> Path:
-        share = self._profile.nic_share
-        path: Path = ((end, 1.0), (self._plane.machine.dram, 1.0))
-        return (*path, (nic, share)) if share else path
-
-    def _tail(self) -> float:
-        """How much longer than the median this call takes: the slowest of all ranks."""
-        if not self._sigma:
-            return 1.0
-        gauss = self._rng.gauss
-        return math.exp(self._sigma * max(gauss(0.0, 1.0) for _ in range(self._ranks)))
-
-    def _latency_s(self, pages: int) -> float:
-        profile = self._profile
-        waves = math.ceil(pages * self._objects / profile.concurrency)
-        return (profile.batch_latency_s + waves * profile.object_latency_s) * self._tail()
-
     # Operations
 
     def probe(self, op: Op) -> None:
-        def job(next_job: Callable[[], None]) -> None:
-            start_s = self._plane.env.now
-            verdict = self.store.probe(op.keys, start_s)
-            batches = math.ceil(op.pages / BATCH_PAGES)
-            delay_s = verdict.fails_after_s
-            if delay_s is None:
-                asked = min(batches, verdict.pages // BATCH_PAGES + 1)
-                delay_s = asked * self._profile.probe_latency_s * self._tail() * verdict.factor
-
-            def over() -> None:
-                self._plane.note("probe", start_s, op)
-                self._plane.report(Completion(op.id, verdict.pages, verdict.fails_after_s is not None))
-                next_job()
-
-            self._plane.after(delay_s, over)
-
-        self.prober.give(job)
+        self.prober.give(Probe(self, op))
 
     def fetch(self, op: Op) -> None:
-        self.fetcher.give(lambda next_job: self._fetch_batch(op, 0, self._plane.env.now, next_job))
-
-    def _fetch_batch(self, op: Op, at: int, start_s: float, next_job: Callable[[], None]) -> None:
-        plane = self._plane
-        names = op.keys[at : at + BATCH_PAGES]
-        verdict = self.store.read(names, plane.env.now)
-
-        def over() -> None:
-            pages = verdict.pages
-            if self.store.store.checks_after_reading and pages:
-                pages = min(pages, self.store.store.probe(names, plane.env.now))
-            good = self._partial(self._profile.partial_get, pages, len(names))
-            self.read_pages += pages
-            end = at + good
-            short = good < len(names)
-            if short or end == op.pages or plane.is_cancelled(op.id):
-                plane.note("fetch", start_s, op)
-                plane.report(Completion(op.id, end, short))
-                next_job()
-            else:
-                plane.report(Progress(op.id, end))
-                self._fetch_batch(op, end, start_s, next_job)
-
-        self._move(verdict, len(names), self._read_bytes, self._read_path, over)
-
-    def clear(self, op: Op) -> None:
-        """Empty the store: one call, on the thread that stores."""
-
-        def job(next_job: Callable[[], None]) -> None:
-            self.store.store.clear()
-
-            def over() -> None:
-                self._plane.report(Completion(op.id, 0))
-                next_job()
-
-            self._plane.after(self._profile.probe_latency_s, over)
-
-        self.storer.give(job)
+        self.fetcher.give(Fetch(self, op))
 
     def store_pages(self, op: Op) -> None:
-        self.storer.give(lambda next_job: self._store_batch(op, 0, self._plane.env.now, next_job))
+        self.storer.give(Write(self, op))
 
-    def _store_batch(self, op: Op, at: int, start_s: float, next_job: Callable[[], None]) -> None:
-        plane = self._plane
-        names = op.keys[at : at + BATCH_PAGES]
-        verdict = self.store.write(names, plane.env.now)
+    def clear(self, op: Op) -> None:
+        self.storer.give(Clear(self, op))
 
-        def over() -> None:
-            good = self._partial(self._profile.partial_set, verdict.pages, len(names))
-            self.written_pages += verdict.pages
-            if good:
-                self.stored(names[:good])
-            end = at + good
-            # Upstream gives up on the operation when a batch is not whole.
-            if good < len(names) or end == op.pages:
-                plane.note("store", start_s, op)
-                plane.report(Completion(op.id, end, good < len(names)))
-                next_job()
-            else:
-                self._store_batch(op, end, start_s, next_job)
+    # What they cost, and what becomes of them
 
-        self._move(verdict, len(names), self._write_bytes, self._write_path, over)
+    def latency_s(self, pages: int) -> float:
+        profile = self._profile
+        waves = math.ceil(pages * self._objects / profile.concurrency)
+        return (profile.batch_latency_s + waves * profile.object_latency_s) * self._tails.draw()
 
-    def _move(self, verdict: Verdict, pages: int, page_bytes: float, path: Path, over: Callable[[], None]) -> None:
+    def probe_s(self, pages: int, verdict: Verdict) -> float:
+        """How long it takes to hear how many of `pages` are there: batches are asked for until one is not whole."""
         if verdict.fails_after_s is not None:
-            self._plane.after(verdict.fails_after_s, over)
-            return
-        head_s = self._latency_s(pages) * verdict.factor
-        size = verdict.pages * page_bytes * verdict.factor
-        self._plane.machine.fabric.send(path, head_s, size, over)
+            return verdict.fails_after_s
+        asked = min(math.ceil(pages / BATCH_PAGES), verdict.pages // BATCH_PAGES + 1)
+        return asked * self._profile.probe_latency_s * self._tails.draw() * verdict.factor
 
-    def _partial(self, how: str, good: int, asked: int) -> int:
-        return PARTIAL_BATCHES[how](good, asked)
+    @property
+    def call_s(self) -> float:
+        """A call that moves nothing."""
+        return self._profile.probe_latency_s
+
+    def was_read(self, names: Sequence[Any], verdict: Verdict) -> int:
+        """A batch has been read; how many leading pages of it count."""
+        pages, store = verdict.pages, self.store.store
+        if store.checks_after_reading and pages:
+            pages = min(pages, store.probe(names, self.plane.env.now))
+        self.read_pages += pages
+        return self._partial_get(pages, len(names))
+
+    def was_written(self, names: Sequence[Any], verdict: Verdict) -> int:
+        """A batch has been written; how many leading pages of it count."""
+        good = self._partial_set(verdict.pages, len(names))
+        self.written_pages += verdict.pages
+        if good:
+            self.stored(names if good == len(names) else names[:good])
+        return good
+
+
+class Tails:
+    """How much longer than the median calls take: of every call the slowest rank's log-normal factor."""
+
+    def __init__(self, seed: int, sigma: float, ranks: int) -> None:
+        self._random = random.Random(f"store/{seed}").random
+        self._sigma = sigma
+        self._ranks = ranks
+        self._spare: float | None = None
+
+    def draw(self) -> float:
+        if not self._sigma:
+            return 1.0
+        slowest = self._gauss()
+        for _ in range(1, self._ranks):
+            slowest = max(slowest, self._gauss())
+        return math.exp(self._sigma * slowest)
+
+    def _gauss(self) -> float:
+        """Box and Muller's, of which every draw gives two."""
+        spare = self._spare
+        if spare is not None:
+            self._spare = None
+            return spare
+        angle: float = self._random() * 2.0 * math.pi
+        radius = math.sqrt(-2.0 * math.log(1.0 - self._random()))
+        self._spare = math.sin(angle) * radius
+        return math.cos(angle) * radius
+
+
+class Calls:
+    """One direction of the store: how many bytes a page is there, and the links they cross."""
+
+    def __init__(self, client: StoreClient, end: Link, nic: Link, page_bytes: float) -> None:
+        plane, share = client.plane, client._profile.nic_share
+        legs = [(end, 1.0), (plane.machine.dram, 1.0)]
+        if share:
+            legs.append((nic, share))
+        self._client = client
+        self._plane = plane
+        self._page_bytes = page_bytes
+        self.path = Path(legs)
+
+    def send(self, batch: Batch, pages: int, verdict: Verdict) -> None:
+        """Move what the store answered for a batch of `pages`."""
+        if verdict.fails_after_s is not None:
+            Call(self._plane.env, verdict.fails_after_s, batch.over)
+            return
+        head_s = self._client.latency_s(pages) * verdict.factor
+        self._plane.machine.fabric.send(batch, head_s, verdict.pages * self._page_bytes * verdict.factor)
+
+
+class Batch(Flow):
+    """A FETCH or a STORE: batch after batch of the store's size, until all is done or one is not whole."""
+
+    def __init__(self, client: StoreClient, op: Op, calls: Calls) -> None:
+        super().__init__(calls.path)
+        self.client = client
+        self.op = op
+        self.done_pages = 0
+        self.start_s = 0.0
+        self.names: Sequence[Any] = ()
+        self.verdict = NOTHING
+        self._calls = calls
+
+    def start(self) -> None:
+        self.start_s = self.client.plane.env.now
+        self.go_on()
+
+    def go_on(self) -> None:
+        """The next batch."""
+        op, at = self.op, self.done_pages
+        self.names = op.keys[at : at + BATCH_PAGES] if op.pages > BATCH_PAGES else op.keys
+        self.verdict = self.ask(self.client.plane.env.now)
+        self._calls.send(self, len(self.names), self.verdict)
+
+    def ask(self, now_s: float) -> Verdict:
+        """What the store does with `names`."""
+        raise AssertionError
+
+    def end(self, track: str, short: bool) -> None:
+        plane, op = self.client.plane, self.op
+        plane.note(track, self.start_s, op)
+        plane.report(Completion(op.id, self.done_pages, short))
+
+
+class Fetch(Batch):
+    def __init__(self, client: StoreClient, op: Op) -> None:
+        super().__init__(client, op, client.reads)
+
+    def ask(self, now_s: float) -> Verdict:
+        return self.client.store.read(self.names, now_s)
+
+    def over(self) -> None:
+        client, op = self.client, self.op
+        good = client.was_read(self.names, self.verdict)
+        self.done_pages += good
+        short = good < len(self.names)
+        if short or self.done_pages == op.pages or client.plane.is_cancelled(op.id):
+            self.end("fetch", short)
+            client.fetcher.next()
+        else:
+            client.plane.report(Progress(op.id, self.done_pages))
+            self.go_on()
+
+
+class Write(Batch):
+    def __init__(self, client: StoreClient, op: Op) -> None:
+        super().__init__(client, op, client.writes)
+
+    def ask(self, now_s: float) -> Verdict:
+        return self.client.store.write(self.names, now_s)
+
+    def over(self) -> None:
+        client = self.client
+        good = client.was_written(self.names, self.verdict)
+        self.done_pages += good
+        # Upstream gives up on the operation when a batch is not whole.
+        short = good < len(self.names)
+        if short or self.done_pages == self.op.pages:
+            self.end("store", short)
+            client.storer.next()
+        else:
+            self.go_on()
+
+
+class Probe(Job):
+    """How many leading pages the store has."""
+
+    def __init__(self, client: StoreClient, op: Op) -> None:
+        self._client = client
+        self._op = op
+        self._start_s = 0.0
+        self._verdict = NOTHING
+
+    def start(self) -> None:
+        client, env = self._client, self._client.plane.env
+        self._start_s = env.now
+        self._verdict = client.store.probe(self._op.keys, self._start_s)
+        Call(env, client.probe_s(self._op.pages, self._verdict), self._over)
+
+    def _over(self) -> None:
+        client, op, verdict = self._client, self._op, self._verdict
+        client.plane.note("probe", self._start_s, op)
+        client.plane.report(Completion(op.id, verdict.pages, verdict.fails_after_s is not None))
+        client.prober.next()
+
+
+class Clear(Job):
+    """Empty the store: one call, on the thread that stores."""
+
+    def __init__(self, client: StoreClient, op: Op) -> None:
+        self._client = client
+        self._op = op
+
+    def start(self) -> None:
+        self._client.store.store.clear()
+        Call(self._client.plane.env, self._client.call_s, self._over)
+
+    def _over(self) -> None:
+        self._client.plane.report(Completion(self._op.id, 0))
+        self._client.storer.next()
+
+
+NOTHING = Verdict(0)
 
 
 PARTIAL_BATCHES: dict[str, Callable[[int, int], int]] = {
@@ -230,6 +335,17 @@ PARTIAL_BATCHES: dict[str, Callable[[int, int], int]] = {
     "all_or_nothing": lambda good, asked: good if good == asked else 0,
 }
 """Leading pages of a batch that count, by the store profile's word for it."""
+
+
+class _Look(Alarm):
+    """The batch could have ended, unless something has come between."""
+
+    def __init__(self, device: Device, env: Environment, delay_s: float) -> None:
+        super().__init__(env, delay_s)
+        self._device = device
+
+    def ring(self) -> None:
+        self._device.looked(self)
 
 
 class Device:
@@ -241,7 +357,8 @@ class Device:
         self._parts = parts
         self._slowdown = slowdown
         self._op: Op | None = None
-        self._version = 0
+        self._look: _Look | None = None
+        """The alarm in force."""
         self._pending: set[int] = set()
         self._floor_s = 0.0
         self.busy_s = self.waited_s = self.slowed_s = 0.0
@@ -287,19 +404,18 @@ class Device:
 
     def _check(self) -> None:
         """End the batch, or look again when it could have ended."""
-        self._version += 1
+        self._look = None
         if self._pending:
             return
         now_s = self._plane.env.now
         left_s = max(self._work_s - self._done_s(), self._floor_s - now_s)
         if left_s > math.ulp(now_s) * 2:
-            version = self._version
-            self._plane.after(left_s, lambda: self._check_if(version))
+            self._look = _Look(self, self._plane.env, left_s)
         else:
             self._end()
 
-    def _check_if(self, version: int) -> None:
-        if version == self._version:
+    def looked(self, look: _Look) -> None:
+        if look is self._look:
             self._check()
 
     def _end(self) -> None:
@@ -463,9 +579,6 @@ class SimPlane:
     def is_cancelled(self, op_id: int) -> bool:
         return op_id in self._cancelled
 
-    def after(self, delay_s: float, then: Callable[[], None]) -> None:
-        Timeout(self.env, delay_s).callbacks.append(lambda _: then())
-
     def note(self, track: str, start_s: float, op: Op) -> None:
         if self.slices is not None and len(self.slices) < self.most_slices:
             self.slices.append(Slice(track, start_s, self.env.now, op.id, op.pages))
@@ -481,14 +594,15 @@ class SimPlane:
         return self._copied_s + (self.env.now - self._copies_since_s if self._copies else 0.0)
 
     def _backup(self, op: Op) -> None:
-        self.writer.run(op, lambda start_s, end_s: self.report(Completion(op.id, op.pages)))
+        self.writer.stream.give(Copy(self.writer, op))
 
     def _load(self, op: Op) -> None:
         self.loading.add(op.id)
+        self.loader.stream.give(Copy(self.loader, op))
 
-        def done(start_s: float, end_s: float) -> None:
+    def copied(self, op: Op, start_s: float) -> None:
+        """A copy between L1 and L2 is done."""
+        if op.kind is OpKind.LOAD:
             self.loading.discard(op.id)
-            self.device.arrived(op.id, start_s, end_s)
-            self.report(Completion(op.id, op.pages))
-
-        self.loader.run(op, done)
+            self.device.arrived(op.id, start_s, self.env.now)
+        self.report(Completion(op.id, op.pages))

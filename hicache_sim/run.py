@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from heapq import heappop
 from typing import Any
 
 from simpy import Environment
-from simpy.events import Event, Timeout
 
 from hicache_ref.control.active import Active
 from hicache_ref.control.engine import Engine
@@ -19,6 +19,7 @@ from hicache_ref.drive.loop import Loop, Observer
 from workloads.request import Request
 
 from .errors import Stuck
+from .links import Call
 from .plane import SimPlane
 
 _LAST: Any = 9
@@ -36,13 +37,10 @@ class SimClock:
         return now_s
 
     def at(self, time_s: float, then: Callable[[], None]) -> None:
-        Timeout(self._env, _delay_s(self._env.now, time_s)).callbacks.append(lambda _: then())
+        Call(self._env, _delay_s(self._env.now, time_s), then)
 
     def last(self, then: Callable[[], None]) -> None:
-        event = Event(self._env)
-        event.callbacks.append(lambda _: then())
-        event._ok, event._value = True, None
-        self._env.schedule(event, priority=_LAST)
+        Call(self._env, 0.0, then, _LAST)
 
 
 class Simulation(Loop):
@@ -68,9 +66,19 @@ class Simulation(Loop):
     def run(self) -> None:
         """Until every request has ended and every transfer with it."""
         self.arrivals.start()
-        self.env.run()
+        _run(self.env)
         if not self.over:
             raise Stuck(f"at {self.env.now:.6f} s: {self.unfinished} requests can never end")
+
+
+def _run(env: Any) -> None:
+    """SimPy's own loop (`Environment.run`), without what no event here ever does: stop the run, or fail."""
+    queue = env._queue
+    while queue:
+        env._now, _, _, event = heappop(queue)
+        callbacks, event.callbacks = event.callbacks, None
+        for callback in callbacks:
+            callback(event)
 
 
 def _delay_s(now_s: float, at_s: float) -> float:

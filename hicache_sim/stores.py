@@ -35,10 +35,15 @@ class Store:
         self.high_pages = self.capacity_pages * high_watermark
         self.low_pages = self.capacity_pages * low_watermark
         self.lease_s = lease_s
-        self.held: OrderedDict[Name, float] = OrderedDict()
+        self.held: dict[Name, float] = self._nothing()
         """Name to the time of its last use (what that means is the kind's), oldest first where the kind keeps order."""
         self.evicted = 0
         self.refused = 0
+
+    def _nothing(self) -> dict[Name, float]:
+        """An empty dict. Where pages are taken from the front one by one it must be an ordered one: a plain dict would
+        step over all that have gone, over and over."""
+        return {}
 
     def probe(self, names: Sequence[Name], now_s: float) -> int:
         """How many leading pages are there."""
@@ -82,19 +87,21 @@ class Store:
         return len(self.held) + len(names) <= limit and self.held.keys().isdisjoint(names)
 
     def _add(self, names: Sequence[Name], now_s: float) -> None:
-        held = self.held
-        for name in names:
-            held[name] = now_s
+        self.held.update(dict.fromkeys(names, now_s))
 
     def _touch(self, names: Sequence[Name], now_s: float) -> None:
         held = self.held
+        use_s: Any = now_s  # one object for all
         for name in names:
-            held[name] = now_s
-            held.move_to_end(name)
+            del held[name]
+            held[name] = use_s
 
 
 class Lru(Store):
     """Evicts the page unused for longest for each write beyond its capacity (Redis: allkeys-lru)."""
+
+    def _nothing(self) -> dict[Name, float]:
+        return OrderedDict()
 
     def read(self, names: Sequence[Name], now_s: float) -> int:
         found = self.probe(names, now_s)
@@ -112,7 +119,7 @@ class Lru(Store):
             if len(held) >= self.capacity_pages:
                 if not held:
                     return 0
-                held.popitem(last=False)
+                del held[next(iter(held))]
                 self.evicted += 1
             held[name] = now_s
         return len(names)
@@ -184,15 +191,20 @@ class WatermarkLease(Store):
     def _evict(self, now_s: float) -> None:
         """The first page on lease ends the search in the order of use; behind it only fresh ones are free."""
         held = self.held
-        for _ in range(math.ceil(len(held) - self.low_pages)):
-            oldest, leased_until_s = held.popitem(last=False)
+        wanted = math.ceil(len(held) - self.low_pages)
+        gone = []
+        for name, leased_until_s in islice(held.items(), wanted):
             if leased_until_s > now_s:
-                held[oldest] = leased_until_s
-                held.move_to_end(oldest, last=False)
-                fresh = self._oldest_fresh()
-                if fresh is None:
-                    return
-                del held[fresh]
+                break
+            gone.append(name)
+        for name in gone:
+            del held[name]
+        self.evicted += len(gone)
+        for _ in range(wanted - len(gone)):
+            fresh = self._oldest_fresh()
+            if fresh is None:
+                return
+            del held[fresh]
             self.evicted += 1
         oldest_s = next(iter(held.values()), math.inf) - self.lease_s
         while self._written and self._written[0][0] < oldest_s:
@@ -244,6 +256,9 @@ class WatermarkCleaner(Store):
 
 class Ttl(Store):
     """A page is gone `lease_s` after it was last written or read."""
+
+    def _nothing(self) -> dict[Name, float]:
+        return OrderedDict()
 
     def probe(self, names: Sequence[Name], now_s: float) -> int:
         self._expire(now_s)

@@ -56,20 +56,51 @@ TIMELINE_COLUMNS = (
 """Columns of `timeline.parquet` before those of the links (`*_bytes`, sums since the start)."""
 
 _MOST_SAMPLES = 4000
+_FRESH_ROWS = 256
 
 
 class Columns:
     """Rows of numbers in arrays."""
 
     def __init__(self, types: dict[str, str]) -> None:
-        self.arrays: dict[str, array[Any]] = {name: array(code) for name, code in types.items()}
+        self._arrays: dict[str, array[Any]] = {name: array(code) for name, code in types.items()}
+        self._fresh: list[tuple[Any, ...]] = []
+        """Rows not yet in the arrays: a row at a time would cost a call for each column."""
+        self._rows = 0
 
     def __len__(self) -> int:
-        return len(next(iter(self.arrays.values())))
+        return self._rows
+
+    @property
+    def arrays(self) -> dict[str, array[Any]]:
+        """The columns by name."""
+        self._settle()
+        return self._arrays
+
+    def add(self, row: tuple[Any, ...]) -> None:
+        """A value for each column, in their order."""
+        self._rows += 1
+        self._fresh.append(row)
+        if len(self._fresh) == _FRESH_ROWS:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Bring all rows into the arrays."""
+        if self._fresh:
+            for column, values in zip(self._arrays.values(), zip(*self._fresh, strict=True), strict=True):
+                column.extend(values)
+            self._fresh.clear()
+
+    def thin_out(self) -> None:
+        """Forget every other row."""
+        for column in self.arrays.values():
+            del column[1::2]
+        self._rows = len(column)
 
     def clear(self) -> None:
         for column in self.arrays.values():
             del column[:]
+        self._rows = 0
 
 
 class Recorder:
@@ -105,8 +136,7 @@ class Recorder:
         self._sample_every_s = 1.0
         self._next_sample_s = 0.0
         self._explained: dict[int, list[int]] = {}
-        columns = list(self.rows.arrays)
-        self._of_request = attrgetter(*(name for name in columns if name in REQUEST_COLUMNS and name != "status"))
+        self._of_request = attrgetter(*(name for name in REQUEST_COLUMNS if name != "status"))
         self._no_misses = [0] * len(Miss)
 
     # Requests
@@ -130,9 +160,7 @@ class Recorder:
         status = STATUS[request.stage]
         self.status[status] += 1
         reasons = self._explained.pop(request.id, self._no_misses)
-        row = (status, *self._of_request(request), *reasons)
-        for column, value in zip(self.rows.arrays.values(), row, strict=True):
-            column.append(value)
+        self.rows.add((status, *self._of_request(request), *reasons))
         if request.first_token_s >= 0.0:
             self._note_times(request)
         self.output_tokens += request.produced
@@ -159,8 +187,7 @@ class Recorder:
         self._next_sample_s = now_s + self._sample_every_s
         self._sample(now_s)
         if len(self.samples) > _MOST_SAMPLES:
-            for column in self.samples.arrays.values():
-                del column[1::2]
+            self.samples.thin_out()
             self._sample_every_s *= 2.0
 
     def _sample(self, now_s: float) -> None:
@@ -183,8 +210,7 @@ class Recorder:
             self._meters.busy_s,
             *(link.moved_bytes for link in self._meters.links),
         )
-        for column, value in zip(self.samples.arrays.values(), row, strict=True):
-            column.append(value)
+        self.samples.add(row)
 
     def finish(self, now_s: float) -> None:
         """The last sample, and the last rows."""

@@ -9,6 +9,7 @@ Rules of this file
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Container, Sequence
 from enum import IntEnum
 from typing import Any, Protocol
@@ -54,77 +55,115 @@ _WORDS = (
 )
 
 _SEEN, _STORED = 1, 128
-_CODES: dict[Drop | None, int] = {
-    None: _SEEN,
-    Drop.L1_UNBACKED: 2,
-    Drop.L1_ORPHANED: 2,
-    Drop.L2_EVICTED: 3,
-    Drop.L2_FULL: 3,
-    Drop.WRITE_FAILED: 2,
+_CODES: dict[Drop | None, bytes] = {
+    None: bytes([_SEEN]),
+    Drop.L1_UNBACKED: bytes([2]),
+    Drop.L1_ORPHANED: bytes([2]),
+    Drop.L2_EVICTED: bytes([3]),
+    Drop.L2_FULL: bytes([3]),
+    Drop.WRITE_FAILED: bytes([2]),
 }
 _LOST_FROM = {1: Miss.EVICTED_L1, 2: Miss.EVICTED_L1, 3: Miss.EVICTED_L2}
 """The reason where there is no L3. Code 1: in the tree a moment ago, evicted by the very admission that looks."""
 
 
 class Fates(Protocol):
-    """A byte for each page: what became of it."""
+    """A byte for each page: what became of it, 0 for pages never seen. Pages are atoms, 8 bytes each."""
 
-    def get(self, atoms: NDArray[np.int64]) -> NDArray[np.uint8]: ...
-
-    def put(self, atoms: NDArray[np.int64], code: int) -> None:
-        """Set the code, keeping whether the page was ever stored."""
+    def get(self, atoms: bytes) -> bytes:
+        """[pages] codes."""
         ...
 
-    def mark_stored(self, atoms: NDArray[np.int64]) -> None: ...
+    def put(self, atoms: bytes, codes: bytes) -> None:
+        """Set the code of each page, keeping whether it was ever stored. Of a page named twice the last one counts."""
+        ...
+
+    def mark_stored(self, atoms: bytes) -> None: ...
 
 
 class DenseFates:
-    """For atoms numbered without large gaps: a byte for each `grain` ids, in an array that grows with them."""
+    """For atoms numbered without large gaps: a byte for each `grain` ids, in an array that grows with them.
 
-    def __init__(self, grain: int) -> None:
+    Bounded: ids that are `most` pages older than the newest are forgotten, as if they had never been seen.
+    """
+
+    def __init__(self, grain: int, most: int = 1 << 26) -> None:
         self._grain = grain
+        self._most = most
+        self._base = -1
+        """The id (over the grain) of the first place, which stands for all before it and always has code 0."""
         self._codes = np.zeros(1 << 16, np.uint8)
+        """The last place stands for all behind it and always has code 0."""
 
-    def get(self, atoms: NDArray[np.int64]) -> NDArray[np.uint8]:
-        places = self._places(atoms)  # first: it may replace the array
-        return self._codes[places]
+    def get(self, atoms: bytes) -> bytes:
+        return self._codes.take(self._places(atoms), mode="clip").tobytes()
 
-    def put(self, atoms: NDArray[np.int64], code: int) -> None:
-        places = self._places(atoms)
-        self._codes[places] = (self._codes[places] & _STORED) | code
+    def put(self, atoms: bytes, codes: bytes) -> None:
+        places = self._room_for(self._places(atoms))
+        self._codes[places] = (self._codes[places] & _STORED) | np.frombuffer(codes, np.uint8)
+        self._codes[0] = 0
 
-    def mark_stored(self, atoms: NDArray[np.int64]) -> None:
-        places = self._places(atoms)
+    def mark_stored(self, atoms: bytes) -> None:
+        places = self._room_for(self._places(atoms))
         self._codes[places] |= _STORED
+        self._codes[0] = 0
 
-    def _places(self, atoms: NDArray[np.int64]) -> NDArray[np.int64]:
-        places = atoms // self._grain
-        last = int(places.max(initial=0))
-        if last >= len(self._codes):
-            grown = np.zeros(max(last + 1, 2 * len(self._codes)), np.uint8)
-            grown[: len(self._codes)] = self._codes
-            self._codes = grown
-        return places
+    def _places(self, atoms: bytes) -> NDArray[np.int64]:
+        """Of each page; those of atoms that are not in the array lie outside it."""
+        return np.frombuffer(atoms, np.int64) // self._grain - self._base
+
+    def _room_for(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Make the array reach as far as `places`; where they are then, those before its beginning at 0."""
+        np.maximum(places, 0, out=places)
+        last, size = int(places.max(initial=0)), len(self._codes)
+        if last < size - 1:
+            return places
+        forgotten = max(last + 2 - self._most, 0)
+        if forgotten:  # half of it at once, so that this is rare
+            forgotten = max(forgotten, self._most // 2)
+        grown = np.zeros(min(max(last + 2 - forgotten, 2 * size), self._most), np.uint8)
+        kept = self._codes[forgotten : forgotten + len(grown)]
+        grown[: len(kept)] = kept
+        grown[0] = 0
+        self._codes = grown
+        self._base += forgotten
+        return np.maximum(places - forgotten, 0)
 
 
 class SparseFates:
-    """For atoms that are hashes."""
+    """For atoms that are hashes: a dict, and the one before it. Bounded: what is in neither is forgotten."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = 1 << 22) -> None:
+        self._half = most // 2
         self._codes: dict[int, int] = {}
+        self._older: dict[int, int] = {}
 
-    def get(self, atoms: NDArray[np.int64]) -> NDArray[np.uint8]:
-        return np.array([self._codes.get(atom, 0) for atom in atoms.tolist()], np.uint8)
+    def get(self, atoms: bytes) -> bytes:
+        return bytes([self._code(atom) for atom in _ids(atoms)])
 
-    def put(self, atoms: NDArray[np.int64], code: int) -> None:
-        codes = self._codes
-        for atom in atoms.tolist():
-            codes[atom] = (codes.get(atom, 0) & _STORED) | code
+    def put(self, atoms: bytes, codes: bytes) -> None:
+        for atom, code in zip(_ids(atoms), codes, strict=True):
+            self._set(atom, (self._code(atom) & _STORED) | code)
 
-    def mark_stored(self, atoms: NDArray[np.int64]) -> None:
-        codes = self._codes
-        for atom in atoms.tolist():
-            codes[atom] = codes.get(atom, 0) | _STORED
+    def mark_stored(self, atoms: bytes) -> None:
+        for atom in _ids(atoms):
+            self._set(atom, self._code(atom) | _STORED)
+
+    def _code(self, atom: int) -> int:
+        code = self._codes.get(atom)
+        return self._older.get(atom, 0) if code is None else code
+
+    def _set(self, atom: int, code: int) -> None:
+        if atom < 0:
+            return
+        if len(self._codes) >= self._half:
+            self._codes, self._older = {}, self._codes
+        self._codes[atom] = code
+
+
+def _ids(atoms: bytes) -> list[int]:
+    ids: list[int] = np.frombuffer(atoms, np.int64).tolist()
+    return ids
 
 
 DENSE_BELOW = 1 << 36
@@ -139,6 +178,8 @@ class MissReasons:
     ) -> None:
         self.facts: list[tuple[Drop | None, bytes]] = []
         """The cache appends here; drained at every admission."""
+        self._written: list[Any] = []
+        """Names of pages that have been written to L3; drained likewise."""
         self._page = page_tokens
         self._lag = key_lag_tokens
         self._grain = grain
@@ -147,8 +188,7 @@ class MissReasons:
 
     def stored(self, names: Sequence[Any]) -> None:
         """Pages have been written to L3."""
-        atoms = np.asarray(names, np.int64)
-        self._table(atoms).mark_stored(atoms[atoms >= 0])
+        self._written.append(names)
 
     def explain(self, request: Active) -> list[int]:
         """Tokens of `request`, just admitted for the first time, that had to be computed: [reasons], by `Miss`."""
@@ -160,15 +200,17 @@ class MissReasons:
         reasons[Miss.PAGE_TAIL] = request.input_tokens - pages * page
         reasons[Miss.LOAD_REFUSED] = request.host_hit_tokens - request.loaded_tokens
         if matched < pages:
-            atoms = np.frombuffer(request.key[matched * ATOM_BYTES : pages * ATOM_BYTES], np.int64)
-            named = atoms[: _leading(atoms >= 0)]
-            codes = self._table(named).get(named)
-            seen = _leading(codes != 0)
-            reasons[Miss.NEVER_SEEN] = (len(atoms) - seen) * page
-            # Where among the pages it was prefetched for this request's search begins.
-            first = matched - (pages - request.prefetch.pages) if request.prefetch is not None else 0
-            for at, (atom, code) in enumerate(zip(named[:seen].tolist(), codes[:seen].tolist(), strict=True)):
-                reasons[self._reason(request, first + at, atom, code)] += page
+            atoms = request.key[matched * ATOM_BYTES : pages * ATOM_BYTES]
+            codes = self._table(atoms).get(atoms)
+            seen = codes.find(0)  # pages that nobody else can name have none
+            if seen < 0:
+                seen = pages - matched
+            reasons[Miss.NEVER_SEEN] = (pages - matched - seen) * page
+            if seen:
+                # Where among the pages it was prefetched for this request's search begins.
+                first = matched - (pages - request.prefetch.pages) if request.prefetch is not None else 0
+                for at, atom in enumerate(_ids(atoms[: seen * ATOM_BYTES])):
+                    reasons[self._reason(request, first + at, atom, codes[at])] += page
         return reasons
 
     def _reason(self, request: Active, at: int, atom: int, code: int) -> Miss:
@@ -189,23 +231,19 @@ class MissReasons:
         return Miss.PREFETCH_FAILED if found and prefetch.over else Miss.PREFETCH_LATE
 
     def _drain(self) -> None:
-        for drop, key in self.facts:
-            atoms = np.frombuffer(key, np.int64)
-            if atoms[-1] < 0:
-                atoms = atoms[atoms >= 0]
-            if len(atoms):
-                self._table(atoms).put(atoms, _CODES[drop])
-        self.facts.clear()
+        facts, written = self.facts, self._written
+        if facts:
+            atoms = b"".join([key for _, key in facts])
+            codes = b"".join([_CODES[drop] * (len(key) // ATOM_BYTES) for drop, key in facts])
+            facts.clear()
+            self._table(atoms).put(atoms, codes)
+        if written:
+            atoms = b"".join([array("q", names).tobytes() for names in written])
+            written.clear()
+            self._table(atoms).mark_stored(atoms)
 
-    def _table(self, atoms: NDArray[np.int64]) -> Fates:
+    def _table(self, atoms: bytes) -> Fates:
         if self._fates is None:
-            self._fates = DenseFates(self._grain) if int(atoms.max(initial=0)) < DENSE_BELOW else SparseFates()
+            largest = max(_ids(atoms), default=0)
+            self._fates = DenseFates(self._grain) if largest < DENSE_BELOW else SparseFates()
         return self._fates
-
-
-def _leading(holds: NDArray[np.bool_]) -> int:
-    """How many leading entries are true."""
-    if not len(holds):
-        return 0
-    first = int(holds.argmin())
-    return len(holds) if holds[first] else first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from simpy import Environment
 
-from hicache_sim.links import Fabric, Link, Stream
+from hicache_sim.links import Call, Fabric, Flow, Job, Link, Path, Stream
 
 
 @dataclass
@@ -83,6 +84,17 @@ class Reference:
             rising = [flow for flow in rising if all(room[link] > 0 for link, _ in flow.path)]
 
 
+class Told(Flow):
+    """A flow that tells of its end."""
+
+    def __init__(self, legs: Sequence[tuple[Link, float]], done: Callable[[], None]) -> None:
+        super().__init__(Path(legs))
+        self._done = done
+
+    def over(self) -> None:
+        self._done()
+
+
 def fabric_ends(reference: Reference) -> tuple[list[float], list[Link]]:
     """The same flows on the fabric: when each ended, and the links afterwards."""
     env = Environment()
@@ -99,7 +111,7 @@ def fabric_ends(reference: Reference) -> tuple[list[float], list[Link]]:
             assert ends[number] < 0
             ends[number] = env.now
 
-        fabric.send(path, float(flow.head), float(flow.size), done)
+        fabric.send(Told(path, done), float(flow.head), float(flow.size))
 
     for number, flow in enumerate(reference.flows):
         env.process(send(number, flow))
@@ -136,7 +148,7 @@ def run(*sends: tuple[float, tuple[tuple[Link, float], ...], float, float]) -> l
 
     def send(number, start, path, head, size):
         yield env.timeout(start)
-        fabric.send(path, head, size, lambda: ends.__setitem__(number, env.now))
+        fabric.send(Told(path, lambda: ends.__setitem__(number, env.now)), head, size)
 
     for number, each in enumerate(sends):
         env.process(send(number, *each))
@@ -153,7 +165,7 @@ def pcie() -> tuple[Link, Link]:
 def test_a_flow_alone_takes_its_head_and_its_bytes_and_one_event():
     env = Environment()
     link, ends = Link("link", 50.0), []
-    Fabric(env).send(((link, 1.0),), 0.25, 1000.0, lambda: ends.append(env.now))
+    Fabric(env).send(Told(((link, 1.0),), lambda: ends.append(env.now)), 0.25, 1000.0)
     env.run()
     assert ends == [0.25 + 1000.0 / 50.0]
     assert link.moved_bytes == 1000.0
@@ -214,10 +226,11 @@ def test_an_end_may_start_the_next():
     def again() -> None:
         ends.append(env.now)
         if len(ends) < 4:
-            fabric.send(((link, 1.0),), 0.0, 100.0, again)
+            fabric.send(flow, 0.0, 100.0)
 
-    fabric.send(((link, 1.0),), 0.0, 100.0, again)
-    fabric.send(((link, 1.0),), 0.0, 200.0, lambda: None)
+    flow = Told(((link, 1.0),), again)
+    fabric.send(flow, 0.0, 100.0)
+    fabric.send(Flow(Path(((link, 1.0),))), 0.0, 200.0)
     env.run()
     assert ends == pytest.approx([2.0, 4.0, 5.0, 6.0])
 
@@ -226,16 +239,21 @@ def test_a_stream_does_one_thing_after_the_other():
     env = Environment()
     stream, story = Stream(env), []
 
-    def job(name: str, seconds: float):
-        def start(next_job) -> None:
-            story.append((env.now, f"{name} begins"))
-            env.timeout(seconds).callbacks.append(lambda _: (story.append((env.now, f"{name} ends")), next_job()))
+    class Pause(Job):
+        def __init__(self, name: str, seconds: float) -> None:
+            self.name, self.seconds = name, seconds
 
-        return start
+        def start(self) -> None:
+            story.append((env.now, f"{self.name} begins"))
+            Call(env, self.seconds, self.end)
+
+        def end(self) -> None:
+            story.append((env.now, f"{self.name} ends"))
+            stream.next()
 
     for name, seconds in (("a", 2.0), ("b", 1.0), ("c", 0.0)):
-        stream.give(job(name, seconds))
-    env.timeout(10.0).callbacks.append(lambda _: stream.give(job("d", 1.0)))
+        stream.give(Pause(name, seconds))
+    Call(env, 10.0, lambda: stream.give(Pause("d", 1.0)))
     env.run()
     assert story == [
         (0.0, "a begins"),
