@@ -26,6 +26,7 @@ from hicache_ref.model.attention.flashinfer import FlashInfer
 from hicache_ref.model.attention.torch_native import TorchNative
 from hicache_ref.model.cache import KvCache
 
+from ..config import facts
 from .attending import CASES, Setup, check_batch, check_decoding, check_padding
 from .fakes import FLASHINFER, flash_attn_with_kvcache
 
@@ -174,6 +175,16 @@ def test_the_cpu_runs_torch_and_says_so():
     assert found[:2] == ("torch_native", "torch_native")
     assert found.notes[0] == "prefill attention ascend is not among ours: torch_native computes the same here"
     assert found.notes[1].startswith("decode attention triton needs ")
+
+
+def test_what_article_5_6_decides_is_what_runs(monkeypatch):
+    """Kernel copies beside fa3: decoding moves to triton for MLA and to flashinfer for MHA, prefill stays."""
+    monkeypatch.setattr(choose, "find_spec", lambda name: name)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    for model, decode in ((facts.MHA, "flashinfer"), (facts.MLA, "triton")):
+        resolved = facts.run(model=model, **facts.L2)
+        assert choose_attention(resolved, "cuda") == Kernels("fa3", decode)
+        assert choose_attention(resolved, "cpu")[:2] == ("torch_native", "torch_native")
 
 
 @pytest.mark.parametrize(
