@@ -81,13 +81,13 @@ def pareto(data: SweepData) -> list[Points]:
 def parallel(data: SweepData) -> Parallel:
     """Choices and metrics side by side."""
     knobs = [_knob(name, [row[name] for row in data.settings]) for name in data.choices]
-    metrics = [Dimension(name, _unit(name)) for name in data.shown]
+    metrics = [Dimension(_spaced(name), _unit(name)) for name in data.shown]
     names = [*data.choices, *data.shown]
     groups = []
     for name, ink, rows in data.groups():
         lines = [
             tuple(
-                row[key] if each.unit else _word(row[key]) for key, each in zip(names, [*knobs, *metrics], strict=True)
+                row[key] if each.unit else word(row[key]) for key, each in zip(names, [*knobs, *metrics], strict=True)
             )
             for row in rows
             if all(row[key] is not None for key in data.shown)
@@ -109,7 +109,7 @@ def shares(data: SweepData) -> Bars:
     """How much of the differences each knob explains, by metric."""
     knobs: Mapping[str, Any] = data.sweep.effects["knobs"]
     parts = tuple(
-        (name, series_ink(at), [effect["share"].get(name) or 0.0 for effect in knobs.values()])
+        (_spaced(name), series_ink(at), [effect["share"].get(name) or 0.0 for effect in knobs.values()])
         for at, name in enumerate(data.shown)
     )
     what = (
@@ -117,7 +117,7 @@ def shares(data: SweepData) -> Bars:
         "comes of knobs together."
     )
     title = "What decides"
-    return Bars("explained", title, what, "share of variance", tuple(knobs), parts, SHARE)
+    return Bars("explained", title, what, "share of variance", tuple(map(_spaced, knobs)), parts, SHARE)
 
 
 def all_of(data: SweepData) -> list[Figure]:
@@ -134,8 +134,8 @@ def _plane(data: SweepData, x: str, y: str) -> Points:
     what = f"Each point is a setting: {_meaning(y)} against {_meaning(x)}, means over the sweep's conditions."
     if joined is None:
         what += f" The front is that of all goals together: {', '.join(data.goals)}."
-    title = f"{y} against {x}"
-    return Points(f"pareto-{x}-{y}", title, what, x, y, _unit(x), _unit(y), groups, joined)
+    title = f"{_spaced(y)} against {_spaced(x)}"
+    return Points(f"pareto-{x}-{y}", title, what, _spaced(x), _spaced(y), _unit(x), _unit(y), groups, joined)
 
 
 def _effect(data: SweepData, metric: str) -> Bars:
@@ -143,32 +143,40 @@ def _effect(data: SweepData, metric: str) -> Bars:
     for knob, effect in data.sweep.effects["knobs"].items():
         for each in effect["values"]:
             if each["figures"].get(metric) is not None:
-                rows.append(f"{knob} {_word(each['value'])}")
+                rows.append(f"{_spaced(knob)}: {word(each['value'])}")
                 means.append(each["figures"][metric])
     what = (
         f"Mean of {_meaning(metric)} over the points with this value; where the grid is whole, over points that differ "
         "in this knob alone."
     )
-    part = ((metric, L1, means),)
-    return Bars(f"effect-{metric}", f"{metric}, by value", what, metric, tuple(rows), part, _unit(metric))
+    part = ((_spaced(metric), L1, means),)
+    return Bars(
+        f"effect-{metric}", f"{_spaced(metric)}, by value", what, _spaced(metric), tuple(rows), part, _unit(metric)
+    )
 
 
 def _knob(name: str, values: Sequence[Any]) -> Dimension:
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     if numbers and len(set(values)) > MOST_CHOICES:
-        return Dimension(name, COUNT)
+        return Dimension(_spaced(name), COUNT)
     ordered = sorted(set(values), key=lambda value: (value is None, value if numbers else str(value)))
-    return Dimension(name, choices=tuple(map(_word, ordered)))
+    return Dimension(_spaced(name), choices=tuple(map(word, ordered)))
 
 
 def _words(data: SweepData, row: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {_word(row[name])}" for name in data.choices)
+    return ", ".join(f"{_spaced(name)} {word(row[name])}" for name in data.choices)
 
 
-def _word(value: Any) -> str:
+def word(value: Any) -> str:
+    """A value as one would type it."""
     if value is None:
         return "not given"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _spaced(name: str) -> str:
+    """A column's name as words: those break into lines where there is little room."""
+    return name.replace("_", " ")
 
 
 def _unit(metric: str) -> Unit:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..sweeps.metrics import METRICS
 from .page import Panel, Section
-from .sweep_figures import UNITS, SweepData, effects, parallel, pareto, shares
+from .sweep_figures import UNITS, SweepData, effects, parallel, pareto, shares, word
 from .units import COUNT, SHARE, SPAN
 
 
@@ -43,7 +43,7 @@ def _answer(data: SweepData) -> dict[str, Any]:
     figures = [(METRICS[name].words, _written(name, best["figures"].get(name))) for name in data.shown]
     return {
         "why": None,
-        "line": best["line"],
+        "line": " \\\n  ".join(best["flags"]),
         "not_sglang": best["not_sglang"],
         "beside": ", ".join(f"{name} {value}" for name, value in best["beside"].items()),
         "decided_by": ", then ".join(best["decided_by"]),
@@ -59,8 +59,8 @@ def _answer(data: SweepData) -> dict[str, Any]:
 def _worth(row: dict[str, Any]) -> dict[str, Any]:
     """What a flag of the best buys: figures with it, less those without."""
     return {
-        "flag": f"{row['flag']} {'' if row['value'] is True else row['value']}".strip(),
-        "default": "not given" if row["default"] is None else str(row["default"]),
+        "flag": row["flag"] if row["value"] is True else f"{row['flag']} {word(row['value'])}",
+        "default": "off" if row["default"] is False else word(row["default"]),
         "error": row["error"],
         "changes": {name: _signed(name, value) for name, value in row["change"].items()},
     }
@@ -94,7 +94,7 @@ def _asked(data: SweepData) -> dict[str, Any]:
 
 def _varied(axis: dict[str, Any], points: list[dict[str, Any]]) -> tuple[str, str, str]:
     tried = dict.fromkeys(point[axis["column"]] for point in points if point["part"] == "sweep")
-    words = ["not given" if value is None else str(value) for value in tried]
+    words = [word(value) for value in tried]
     shown = ", ".join(words[:12]) + (f", … ({len(words)} values)" if len(words) > 12 else "")
     return axis["knob"], shown, "a condition to cope with" if axis["condition"] else "a choice"
 

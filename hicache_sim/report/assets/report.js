@@ -55,7 +55,15 @@
     label_width: (element) => (narrow(element) ? 84 : 186),
     values: (element) => (narrow(element) ? 68 : 84),
     ticks: (element) => (narrow(element) ? 2 : 4),
-    axis_name: (element) => (narrow(element) ? 56 : 110),
+    axis_name: (element) => (narrow(element) ? 300 : 110),
+    bare_top: (element) => (narrow(element) ? 8 : 28),
+    folded: (element, own, text) => (narrow(element) ? text : text.replace(/(.{1,16})(?: |$)/g, "$1\n").trim()),
+    parallel_layout: (element) => (narrow(element) ? "vertical" : "horizontal"),
+    parallel_name: (element) => (narrow(element) ? "middle" : "end"),
+    parallel_gap: (element) => (narrow(element) ? -22 : 14),
+    parallel_left: (element) => (narrow(element) ? 28 : 48),
+    parallel_right: (element) => (narrow(element) ? 36 : 72),
+    parallel_bottom: (element) => (narrow(element) ? 36 : 20),
     flow_right: (element) => (narrow(element) ? 70 : 110),
     boxes: () => (params, api) => {
       const [left, top] = api.coord([api.value(0), api.value(2)]);
@@ -91,8 +99,8 @@
       return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, resolved(each, element, own)]));
     if (typeof value !== "string") return value;
     if (value.startsWith("@")) {
-      const name = value.slice(1);
-      return special[name] ? special[name](element, own) : written(units[name]);
+      const [name, rest] = value.slice(1).split(/:(.*)/s);
+      return special[name] ? special[name](element, own, rest) : written(units[name]);
     }
     return value.replace(/var\((--[\w-]+)\)/g, (_, name) => css(name));
   }
@@ -135,5 +143,6 @@
   // Paper is white and of another width than the window.
   paper.addEventListener("change", drawAll);
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+  window.hicacheReport = { charts, units };
   document.documentElement.dataset.drawn = String(charts.size);
 })();

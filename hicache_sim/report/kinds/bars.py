@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -38,6 +39,12 @@ class Bars(Figure):
         return 100 + max(bars * 22, len(self.rows) * 34)
 
     @property
+    def narrow_px(self) -> int:
+        # Long names fold into lines of about 12 letters.
+        lines = max(math.ceil(len(row) / 10) for row in self.rows)
+        return max(self.height_px, 100 + len(self.rows) * (14 * lines + 8))
+
+    @property
     def size_in(self) -> tuple[float, float]:
         return 6.4, 0.9 + self.height_px / 110
 
@@ -66,7 +73,7 @@ class Bars(Figure):
             | {"trigger": "axis", "axisPointer": {"type": "shadow"}, "valueFormatter": f"@{self.unit.name}"},
             "legend": legend(show=several),
             "toolbox": tools(),
-            "grid": {"left": "@labels", "right": "@values", "top": 40, "bottom": 44},
+            "grid": {"left": "@labels", "right": "@values", "top": 40 if several else "@bare_top", "bottom": 44},
             "xAxis": axis("value", self.label, self.unit.name, max=self.most, splitNumber="@ticks"),
             "yAxis": axis("category", "", "", inverse=True, data=list(self.rows), splitLine={"show": False})
             | {

@@ -41,6 +41,11 @@ class Figure(ABC):
         return 320
 
     @property
+    def narrow_px(self) -> int:
+        """Height where it is less than 480 px wide."""
+        return self.height_px
+
+    @property
     def size_in(self) -> tuple[float, float]:
         """Width and height on paper."""
         return 6.4, 3.4

@@ -29,7 +29,7 @@ class Dimension:
         scale: Option = {"type": "category", "data": list(self.choices)}
         if self.unit is not None:
             scale = {"type": "value", "scale": True, "axisLabel": {"formatter": f"@{self.unit.name}"}}
-        return {"dim": at, "name": self.name} | scale
+        return {"dim": at, "name": f"@folded:{self.name}"} | scale
 
     def share(self, value: Any, column: Sequence[Any]) -> float:
         """Where `value` stands on an axis from 0 to 1."""
@@ -55,6 +55,11 @@ class Parallel(Figure):
         return 420
 
     @property
+    def narrow_px(self) -> int:
+        # The axes lie below each other.
+        return 120 + 60 * len(self.dimensions)
+
+    @property
     def size_in(self) -> tuple[float, float]:
         return max(6.4, 1.1 * len(self.dimensions)), 3.8
 
@@ -64,10 +69,19 @@ class Parallel(Figure):
         return f"{self.title}. Axes: {', '.join(each.name for each in self.dimensions)}. Lines: {counts}."
 
     def option(self) -> Option:
-        quiet = {"color": "var(--muted)", "fontSize": "@small"}
+        halo = {"textBorderColor": "var(--panel)", "textBorderWidth": 3}
+        quiet = {"color": "var(--muted)", "fontSize": "@small", "hideOverlap": True} | halo
         default = {
-            "nameTextStyle": {"color": "var(--text)", "fontSize": "@small", "width": "@axis_name", "overflow": "break"},
-            "nameGap": 14,
+            "nameTextStyle": {
+                "color": "var(--text)",
+                "fontSize": "@small",
+                "width": "@axis_name",
+                "overflow": "break",
+                "lineHeight": 14,
+            }
+            | halo,
+            "nameLocation": "@parallel_name",
+            "nameGap": "@parallel_gap",
             "axisLine": {"lineStyle": {"color": "var(--muted)"}},
             "axisTick": {"lineStyle": {"color": "var(--line)"}},
             "axisLabel": quiet,
@@ -77,7 +91,14 @@ class Parallel(Figure):
             "tooltip": TOOLTIP,
             "legend": legend(),
             "toolbox": tools(),
-            "parallel": {"left": 48, "right": 72, "top": 92, "bottom": 20, "parallelAxisDefault": default},
+            "parallel": {
+                "layout": "@parallel_layout",
+                "left": "@parallel_left",
+                "right": "@parallel_right",
+                "top": 92,
+                "bottom": "@parallel_bottom",
+                "parallelAxisDefault": default,
+            },
             "parallelAxis": [each.option(at) for at, each in enumerate(self.dimensions)],
             "series": [
                 {

@@ -71,7 +71,7 @@ class Points(Figure):
             )
         return FRAME | {
             "tooltip": tip,
-            "legend": legend(),
+            "legend": legend(itemWidth=14),
             "toolbox": tools("dataZoom", "restore"),
             "grid": {"left": 72, "right": 24, "top": 44, "bottom": 52},
             "xAxis": axis("value", self.x_label, self.x_unit.name, scale=True),
