@@ -84,7 +84,10 @@ class FetchState(Protocol):
 
 
 class PrefetchPolicy(Protocol):
-    """How long a waiting request waits for its prefetch (article 3.6)."""
+    """How long a waiting request waits for its prefetch (article 3.6).
+
+    One with a method `limits` makes of the given `storage.PrefetchLimits` its own, which decide what is asked for.
+    """
 
     name: str
 

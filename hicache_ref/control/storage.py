@@ -12,7 +12,7 @@ Rules of this file
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from .cache import HiCache
@@ -27,7 +27,6 @@ from .types import Completion, OpKind, Progress, Slots
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
 class PrefetchLimits:
     """Admission of prefetches (article 3.6).
 
@@ -35,8 +34,26 @@ class PrefetchLimits:
     while this many tokens are in flight.
     """
 
-    threshold_tokens: int
-    capacity_tokens: int
+    def __init__(self, threshold_tokens: int, capacity_tokens: int) -> None:
+        self.threshold_tokens = threshold_tokens
+        self.capacity_tokens = capacity_tokens
+
+    def asks(self, pages: int, tokens: int) -> bool:
+        """Is the store asked for a span of this length? Asked once a span."""
+        return tokens >= self.threshold_tokens
+
+    def worth(self, tokens: int) -> bool:
+        """Is so much of what the store has worth fetching?"""
+        return tokens >= self.threshold_tokens
+
+    def ended(self, pages: int, arrived: int) -> None:
+        """A request that asked for so many pages goes on, with these."""
+
+
+def limits_of(policy: PrefetchPolicy, given: PrefetchLimits) -> PrefetchLimits:
+    """The limits that hold under `policy`: those given, unless it makes others of them (`limits`)."""
+    own: Callable[[PrefetchLimits], PrefetchLimits] | None = getattr(policy, "limits", None)
+    return given if own is None else own(given)
 
 
 class StorageSide:
@@ -45,7 +62,7 @@ class StorageSide:
     def __init__(self, cache: HiCache, policy: PrefetchPolicy, limits: PrefetchLimits) -> None:
         self.cache = cache
         self.policy = policy
-        self.limits = limits
+        self.limits = limits_of(policy, limits)
         self.ledger = cache.ledger
         self.page_tokens = cache.shape.page_tokens
         cache.storage = self
@@ -118,7 +135,7 @@ class StorageSide:
         # Else the anchor would lie above the match: the pages asked for do not come after it.
         if (match.node if query_first else match.device_node).host is None:
             return Refusal.ANCHOR
-        if prefetch.pages * self.page_tokens < self.limits.threshold_tokens:
+        if not self.limits.asks(prefetch.pages, prefetch.pages * self.page_tokens):
             return Refusal.SHORT
         if self.ledger.prefetch_pages * self.page_tokens >= self.limits.capacity_tokens:
             return Refusal.RATE
@@ -148,7 +165,7 @@ class StorageSide:
         del self.ledger.open[event.op_id]
         prefetch = self.ledger.fetching.pop(event.op_id)
         hits = prefetch.promised_pages = event.pages_ok
-        if hits * self.page_tokens < self.limits.threshold_tokens:
+        if not self.limits.worth(hits * self.page_tokens):
             prefetch.hit_pages = 0
             self._note_deadline(prefetch)
             self._release(prefetch.slots)
@@ -250,6 +267,7 @@ class StorageSide:
         good = prefetch.good_pages
         if prefetch.hit_pages is not None and not prefetch.over:
             counters.prefetched_late += prefetch.hit_pages - good
+        self.limits.ended(prefetch.pages, good)
         # Upstream's clock: the anchor counts as used even where nothing has arrived.
         self.cache.tree.touch(prefetch.anchor)
         if prefetch.anchor.id in self.ledger.detached:
@@ -349,6 +367,7 @@ class StorageSide:
             return
         for prefetch in _drained(ledger.revoked):
             if ledger.prefetching.get(prefetch.request) is prefetch:
+                self.limits.ended(prefetch.pages, 0)
                 self._end(prefetch)
         for store in _drained(ledger.stored):
             del ledger.storing[store.op_id]
@@ -365,7 +384,7 @@ class StorageSide:
         cache = self.cache
         hits = prefetch.promised_pages
         slots = cache.host_slots(hits, Owner.TRANSIT, whole=True)
-        if slots is None and cache.l2.free * self.page_tokens >= self.limits.threshold_tokens:
+        if slots is None and self.limits.worth(cache.l2.free * self.page_tokens):
             slots = cache.l2.alloc(min(hits, cache.l2.free), Owner.TRANSIT)
         if slots is None:
             self._refuse(prefetch, Refusal.HOST_SPACE)

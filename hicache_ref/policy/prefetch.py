@@ -6,6 +6,8 @@ Source: article 3.6; `hiradix_cache.py` of 0.5.7, `can_terminate_prefetch`.
 from __future__ import annotations
 
 from ..control.policies import FetchState, PrefetchPolicy
+from ..control.storage import PrefetchLimits
+from .learned import LearnedLimits
 from .registry import Registry
 
 PREFETCH: Registry[PrefetchPolicy] = Registry("prefetch policy")
@@ -63,3 +65,30 @@ class Timeout:
             return None
         pages = fetch.pages if self.of_request else fetch.hit_pages or 0
         return fetch.started_s + self.base_s + pages * self.per_page_s
+
+
+@PREFETCH.register("learned")
+class Learned(Timeout):
+    """Waits like `timeout`, and learns which spans to ask for at all: see `learned`.
+
+    worth_share: share of a span's pages that must arrive, on the mean. memory: weight of the newest span in that mean.
+    tries: of the spans not worth it, one in so many is asked for all the same.
+    """
+
+    name = "learned"
+
+    def __init__(
+        self,
+        base_s: float = 1.0,
+        per_page_s: float = 0.25 / 1024,
+        of_request: bool = False,
+        worth_share: float = 0.05,
+        memory: float = 0.1,
+        tries: int = 16,
+    ) -> None:
+        super().__init__(base_s, per_page_s, of_request)
+        self.worth_share, self.memory, self.tries = worth_share, memory, tries
+
+    def limits(self, given: PrefetchLimits) -> PrefetchLimits:
+        """New limits, for one cache; they learn."""
+        return LearnedLimits(given, self.worth_share, self.memory, self.tries)
