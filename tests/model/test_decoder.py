@@ -137,7 +137,7 @@ _CONFIGS = {
 
 def _folder(path, family, extra=None, **changes):
     """A folder as Hugging Face has them, with the weights of seed 9."""
-    from safetensors.torch import save_file
+    save_file = pytest.importorskip("safetensors.torch").save_file
 
     from hicache_ref.model.decoder import build
 
