@@ -49,7 +49,7 @@ def make_cache(
     cache = HiCache(
         CacheShape(resolved.page_size, resolved.l1_pages, resolved.l2_pages),
         EVICTION.make(args.radix_eviction_policy or "lru", **resolved.eviction_options),
-        WRITE.make(write),
+        WRITE.make(write, **_write_options(write, args.hicache_write_back_threshold)),
         resolved.rules,
         keys or AtomKeys(),
         facts,
@@ -59,13 +59,16 @@ def make_cache(
         name = args.hicache_storage_prefetch_policy or "best_effort"
         page_s = resolved.page_size / 1024 * storage.prefetch_timeout_per_ki_token
         of_request = resolved.rules.prefetch_clock_from_poll
-        parameters: dict[str, Mapping[str, object]] = {
-            "timeout": {"base_s": storage.prefetch_timeout_base, "per_page_s": page_s, "of_request": of_request}
-        }
+        waits = {"base_s": storage.prefetch_timeout_base, "per_page_s": page_s, "of_request": of_request}
+        parameters: dict[str, Mapping[str, object]] = {"timeout": waits, "learned": waits}
         policy = PREFETCH.make(name, **parameters.get(name, {}))
         threshold = max(storage.prefetch_threshold, resolved.page_size)
         StorageSide(cache, policy, PrefetchLimits(threshold, resolved.prefetch_limit_tokens))
     return cache
+
+
+def _write_options(name: str, threshold: float | None) -> dict[str, object]:
+    return {"threshold": threshold} if name == "write_back_watermark" and threshold is not None else {}
 
 
 def make_engine(resolved: Resolved, cache: HiCache) -> Engine:

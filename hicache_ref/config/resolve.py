@@ -106,6 +106,13 @@ def _refusals(*refusals: Refusal) -> _Rule:
 # What was given, what was not
 
 
+OUR_CHOICES = {
+    "hicache_storage_backend": "no SGLang has this store built in: there it would be a dynamic one "
+    "[storage/backend_factory.py]"
+}
+"""What to say of a choice that only we have."""
+
+
 def _values(case: Case) -> None:
     """Choices and bounds, which upstream leaves to argparse and to whoever stumbles."""
     for flag in FLAGS:
@@ -113,8 +120,7 @@ def _values(case: Case) -> None:
         if value is not None:
             check_value(flag, value, case.profile)
         if value in flag.our_choices:
-            reason = "no SGLang has this store built in: there it would be a dynamic one [storage/backend_factory.py]"
-            case.warn(flag.name, reason, value, value)
+            case.warn(flag.name, OUR_CHOICES.get(flag.field, "no SGLang offers this policy"), value, value)
 
 
 def _flags_of_this_version(case: Case) -> None:
@@ -131,7 +137,7 @@ def _eviction(case: Case) -> None:
     policy = have(case.args.radix_eviction_policy)
     upstream = UPSTREAM[case.profile]
     offered = tables.EVICTION_ON_COMMAND_LINE[upstream]
-    if policy not in offered:
+    if policy not in offered + FLAG_OF["radix_eviction_policy"].our_choices:
         case.warn(
             "--radix-eviction-policy",
             f"the command line of {upstream} offers {', '.join(offered)} only [article §3; server_args.py]",

@@ -137,6 +137,7 @@ class ServerArgs:
         "Who leaves L1 and L2 first.",
         "lru",
         choices=("lru", "lfu", "fifo", "mru", "filo", "priority", "slru"),
+        our_choices=("hpt", "ttl", "session", "sieve", "s3fifo"),
     )
     radix_eviction_policy_config: str | None = _flag(
         str, "--radix-eviction-policy-config", "Parameters of the eviction policy, a JSON object.", **_NEW
@@ -184,6 +185,16 @@ class ServerArgs:
         "When L1 is copied to L2.",
         "write_through",
         choices=("write_back", "write_through", "write_through_selective"),
+        our_choices=("write_back_watermark", "boundary"),
+    )
+    hicache_write_back_threshold: float | None = _flag(
+        float,
+        "--hicache-write-back-threshold",
+        "write_back_watermark: share of L1 that may be without a host copy [SGLang PR #40576].",
+        0.7,
+        low=0,
+        high=1,
+        only=OURS,
     )
     hicache_io_backend: str | None = _flag(
         str,
@@ -213,6 +224,7 @@ class ServerArgs:
         "How long a request waits for L3.",
         "best_effort",
         choices=("best_effort", "wait_complete", "timeout"),
+        our_choices=("learned",),
     )
     hicache_storage_backend_extra_config: str | None = _flag(
         str,
