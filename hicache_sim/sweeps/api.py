@@ -69,7 +69,7 @@ class Sweep:
         return pareto(self, x, y)
 
     def plot_effects(self, metric: str | None = None) -> Figure:
-        """Mean of a metric by value, a panel for each knob; by default of the goal that decided."""
+        """Mean of a metric by value, a panel for each knob; by default of the first goal."""
         from .plots import effects
 
         return effects(self, metric)

@@ -35,7 +35,7 @@ def pareto(swept: Sweep, x: str | None, y: str | None) -> Figure:
 
 def effects(swept: Sweep, metric: str | None) -> Figure:
     """SweepError: a metric that the sweep does not show."""
-    name = metric or swept.asked["decided_by"][0].partition(":")[0]
+    name = metric or swept.asked["pareto"][0].partition(":")[0]
     look_up(dict.fromkeys(swept.effects["metrics"]), "metric of this sweep", name)
     knobs = swept.effects["knobs"]
     figure = Figure(figsize=(3.2 * max(len(knobs), 1), 3.4), layout="constrained")
@@ -58,20 +58,27 @@ def overview(swept: Sweep) -> Figure:
 
 
 def _plane(panel: Axes, swept: Sweep, x: str, y: str) -> None:
-    settings = swept.settings
+    settings = swept.settings.sort_values(x)
+    across, up = _scaled(x, settings[x]), _scaled(y, settings[y])
     groups: list[tuple[Any, str, str, int]] = [
         (~settings.pareto, _PLAIN, "setting", 22),
         (settings.pareto, _GOOD, "Pareto front", 40),
     ]
     for chosen, colour, label, size in groups:
-        panel.scatter(settings[x][chosen], settings[y][chosen], s=size, color=colour, label=label)
-    front = settings[settings.pareto].sort_values(x)
-    panel.plot(front[x], front[y], color=_GOOD, linewidth=1, alpha=0.5)
-    best = settings[settings.best]
-    panel.scatter(best[x], best[y], s=140, facecolors="none", edgecolors=_BAD, linewidths=1.8, label="best")
+        panel.scatter(across[chosen], up[chosen], s=size, color=colour, label=label)
+    panel.plot(across[settings.pareto], up[settings.pareto], color=_GOOD, linewidth=1, alpha=0.5)
+    panel.scatter(
+        across[settings.best],
+        up[settings.best],
+        s=140,
+        facecolors="none",
+        edgecolors=_BAD,
+        linewidths=1.8,
+        label="best",
+    )
     if swept.asked["slo"]:
-        broken = settings[~settings.qualifies]
-        panel.scatter(broken[x], broken[y], s=30, marker="x", color=_BAD, linewidths=1, label="breaks the SLO")
+        broken = ~settings.qualifies
+        panel.scatter(across[broken], up[broken], s=30, marker="x", color=_BAD, linewidths=1, label="breaks the SLO")
     panel.set_xlabel(_label(x))
     panel.set_ylabel(_label(y))
     panel.legend(frameon=False)
@@ -79,7 +86,9 @@ def _plane(panel: Axes, swept: Sweep, x: str, y: str) -> None:
 
 def _values(panel: Axes, knob: str, effect: Any, metric: str) -> None:
     words = ["not given" if each["value"] is None else str(each["value"]) for each in effect["values"]]
-    panel.plot(range(len(words)), [each["figures"][metric] for each in effect["values"]], "o-", color=_GOOD)
+    figures = [_scaled(metric, each["figures"][metric]) for each in effect["values"]]
+    joined = all(type(each["value"]) in (int, float) for each in effect["values"])
+    panel.plot(range(len(words)), figures, "o-" if joined else "o", color=_GOOD)
     panel.set_xticks(range(len(words)), words, rotation=30, ha="right")
     panel.set_title(knob, fontsize=10)
 
@@ -93,11 +102,19 @@ def _worth(panel: Axes, swept: Sweep) -> None:
     for at, row in enumerate(rows):
         change = row["change"].get("ttft_mean")
         if change is not None:
-            panel.annotate(
-                f"TTFT {1e3 * change:+,.0f} ms", (0, at), xytext=(4, 0), textcoords="offset points", va="center"
-            )
+            words = f"TTFT {1e3 * change:+,.0f} ms"
+            panel.annotate(words, (1.02, at), xycoords=("axes fraction", "data"), va="center", fontsize=9)
+
+
+_UNITS = {"bytes": (1e9, "GB"), "share": (0.01, "%"), "tokens": (1e6, "M tokens")}
+
+
+def _scaled(metric: str, values: Any) -> Any:
+    """In the unit of `_label`; None stays."""
+    return None if values is None else values / _UNITS.get(METRICS[metric].unit, (1.0, ""))[0]
 
 
 def _label(metric: str) -> str:
     unit = METRICS[metric].unit
-    return f"{metric} ({unit})" if unit else metric
+    words = _UNITS.get(unit, (1.0, unit))[1]
+    return f"{metric} ({words})" if words else metric

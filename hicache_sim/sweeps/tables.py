@@ -56,7 +56,7 @@ def _grid(title: str, *columns: str, left: int = 1, note: str = "") -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, caption=note or None)
     table.caption_justify = "left"
     for at, column in enumerate(columns):
-        table.add_column(column, justify="left" if at < left else "right", overflow="fold")
+        table.add_column(column.replace("_", "\n"), justify="left" if at < left else "right", no_wrap=at > 0)
     return table
 
 
@@ -84,7 +84,7 @@ def _effects(swept: Sweep) -> Table:
     note = "means over points that differ in the knob alone, or (≈) over all points; %: share of the variance explained"
     table = _grid("What each knob does", "", "", *metrics, left=2, note=note)
     for knob, effect in swept.effects["knobs"].items():
-        title = knob if effect["matched"] else f"{knob} ≈"
+        title = knob.replace("_", " ") + ("" if effect["matched"] else " ≈")
         for at, each in enumerate(effect["values"]):
             figures = (_figure(name, each["figures"][name]) for name in metrics)
             table.add_row(title if at == 0 else "", _word(each["value"]), *figures)
