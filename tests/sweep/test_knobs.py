@@ -26,7 +26,7 @@ def domain(name: str, text: str, profiles: list[str] = OLD) -> Domain:
     [
         ("hicache-ratio", "1.5,2,4", [1.5, 2.0, 4.0]),
         ("--hicache_ratio", "2,2.0", [2.0]),
-        ("hicache-write-policy", "all", ["write_back", "write_through", "write_through_selective"]),
+        ("hicache-io-backend", "all", ["direct", "kernel", "kernel_ascend"]),
         ("hicache-storage-backend", "none,mooncake", [None, "mooncake"]),
         ("seed", "0..4", [0, 1, 2, 3, 4]),
         ("tp", "1,2", [1, 2]),
