@@ -62,6 +62,14 @@ class InstantPlane:
                     answer = self._answers.get(op.kind)
                     cache.on(Completion(op.id, op.pages if answer is None else answer(op.keys, self.now_s)))
 
+    def rest(self) -> None:
+        """Execute, act on it, and execute what comes of that, until nothing does: copies ahead, for one."""
+        self.settle()
+        self._cache.tick(self.now_s)
+        while self._cache.has_ops:
+            self.settle()
+            self._cache.tick(self.now_s)
+
     def drive(self, steps: Generator[Wait, None, T]) -> T:
         """Run a call that may wait."""
         try:
@@ -101,8 +109,7 @@ def replay(requests: Iterable[Request], cache: HiCache, store: Store | None = No
             totals.rejected += 1
         else:
             lease.release(cache, admission.lease, request.priority)
-        plane.settle()
-        cache.tick(plane.now_s)
+        plane.rest()
     totals.dropped = dict(cache.counters.dropped)
     return totals
 

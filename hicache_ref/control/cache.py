@@ -99,6 +99,11 @@ class HiCache:
         ops, self._outbox = self._outbox, []
         return ops
 
+    @property
+    def has_ops(self) -> bool:
+        """Whether operations wait to be taken."""
+        return bool(self._outbox)
+
     def submit(self, kind: OpKind, op_id: int, pages: int, **what: object) -> None:
         """Append an operation to the outbox."""
         self._outbox.append(Op(op_id, kind, pages, **what))  # type: ignore[arg-type]
