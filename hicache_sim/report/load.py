@@ -37,7 +37,8 @@ class ReportError(ValueError):
 
 @dataclass(frozen=True)
 class RunData:
-    """A run. timeline: one row a sample, empty for untimed replays. ttft_s: of requests that got a first token."""
+    """A run. timeline: one row a sample, empty for untimed replays; it begins with a row of zeros, for by the first
+    sample some has happened. ttft_s: of requests that got a first token."""
 
     label: str
     summary: Mapping[str, Any]
@@ -98,7 +99,8 @@ def run_data(
 def _of_columns(
     label: str, summary: Mapping[str, Any], timeline: Columns, ttft_s: Floats, prefixes: Mapping[str, Any] | None
 ) -> RunData:
-    return RunData(label, summary, timeline, ttft_s[~np.isnan(ttft_s)], prefixes)
+    begun = {name: np.concatenate(([0.0], column)) for name, column in timeline.items()}
+    return RunData(label, summary, begun, ttft_s[~np.isnan(ttft_s)], prefixes)
 
 
 def _read_summary(path: Path) -> Mapping[str, Any]:

@@ -296,7 +296,9 @@ def _time_windows(clock: Clock) -> tuple[Array, list[float]]:
 
 def _between(clock: Clock, column: Array, edges: Array) -> Array:
     """What a sum since the start grew by in each window."""
-    return np.maximum(np.diff(np.interp(edges, clock.times_s, column)), 0.0)
+    sums = np.interp(edges, clock.times_s, column)
+    sums[0] = 0.0  # what the first instant brought belongs to the first window
+    return np.maximum(np.diff(sums), 0.0)
 
 
 def _thinned(rows: int) -> slice:
