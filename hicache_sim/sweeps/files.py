@@ -148,6 +148,7 @@ def best_of(answer: Answer) -> dict[str, Any]:
     line = [use.words for use in answer.uses if sglang_knows(use, ask.profile)]
     return {
         "setting": dict(best.choice),
+        "beyond": None if answer.beyond is None else _front_row(answer, answer.beyond),
         "qualifies": best.qualifies if answer.study.wanted.limits else None,
         "decided_by": [str(goal) for goal in answer.study.deciding],
         "figures": best.figures,

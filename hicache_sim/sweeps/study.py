@@ -23,7 +23,7 @@ from .knobs import Knob
 from .metrics import UNTIMED, Figures, Goal, Limit
 from .point import Job, run_point
 from .search import Choice, Wanted, make_searcher
-from .worth import Use, uses, without, worth_asking
+from .worth import Use, sglang_knows, uses, without, worth_asking
 
 
 @dataclass(frozen=True)
@@ -139,6 +139,9 @@ class Answer:
     study: Study
     settings: list[Setting]
     best: Setting | None
+    """Of those that SGLang can be set to, if any."""
+    beyond: Setting | None = None
+    """A better one with what only we have; None: there is none."""
     uses: list[Use] = field(default_factory=list)
     worth: list[Worth] = field(default_factory=list)
     traces: Mapping[str, str] = field(default_factory=dict)
@@ -163,12 +166,28 @@ def run(study: Study, engine: Engine, journal: Journal, watch: Watch | None = No
         for each in found:
             settings.setdefault(tuple(each.choice.values()), each)
     answer = Answer(study, judged(list(settings.values()), wanted.goals), None)
-    answer.best = best(answer.settings, study.deciding, wanted.limits)
+    answer.best, answer.beyond = _best(study, answer.settings)
     if answer.best is not None:
         answer.uses = uses(answer.best.points[0].ask)
         answer.worth = _worth(answer, runner) if study.worth else []
     answer.traces, answer.counts = dict(runner.prints.traces), dict(runner.counts)
     return answer
+
+
+def _best(study: Study, settings: Sequence[Setting]) -> tuple[Setting | None, Setting | None]:
+    """The best to be had from SGLang, and the best of all where that is another."""
+    goals, limits = study.deciding, study.wanted.limits
+    ours = best(settings, goals, limits)
+    theirs = best([each for each in settings if _settable(study, each)], goals, limits)
+    if ours is None or theirs is None:
+        return ours, None
+    return theirs, ours if best([theirs, ours], goals, limits) is not theirs else None
+
+
+def _settable(study: Study, each: Setting) -> bool:
+    """SGLang knows what was varied, at these values."""
+    ask = each.points[0].ask
+    return all(sglang_knows(use, ask.profile) for use in uses(ask) if use.flag.field in study.knobs)
 
 
 def _worth(answer: Answer, runner: _Runner) -> list[Worth]:

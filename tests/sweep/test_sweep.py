@@ -228,6 +228,14 @@ def test_random_search_and_what_no_sglang_has() -> None:
     assert "no SGLang has this" in swept.best["not_sglang"][0]
 
 
+def test_what_only_we_have_is_named_but_not_recommended() -> None:
+    swept = sweep(BASE, {"hicache_storage_backend": [None, "redis"]}, pareto=["store_bytes:max"], jobs=1, worth=False)
+    assert swept.best["setting"] == {"hicache_storage_backend": None}
+    assert swept.best["beyond"]["setting"] == {"hicache_storage_backend": "redis"}
+    assert swept.best["beyond"]["figures"]["store_bytes"] > swept.best["figures"]["store_bytes"] == 0
+    assert swept.best["not_sglang"] == []
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
