@@ -3,15 +3,24 @@ PYTHON ?= python3
 VENV := .venv
 FAST := .venv-fast
 BIN := $(VENV)/bin
+TORCH ?= 2.13.0
 STAMP := $(VENV)/.installed
+TOOLS := $(VENV)/.tools
 
 .PHONY: demo test check unit fast test-fast bench fuzz clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	$(BIN)/python -m pip install --quiet -e .
 	touch $(STAMP)
+
+# What tests and checks need. This torch first, so that nothing else pulls another build.
+$(TOOLS): $(STAMP)
+	$(BIN)/python -m pip install --quiet 'torch==$(TORCH)'
+	$(BIN)/python -m pip install --quiet -e '.[ref,dev]'
+	sh tests/packages.sh
+	touch $(TOOLS)
 
 demo: $(STAMP)
 	$(BIN)/hicache replay claude-code --schedule closed --page-size 64 \
@@ -19,14 +28,14 @@ demo: $(STAMP)
 
 test: check unit
 
-check: $(STAMP)
+check: $(TOOLS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy hicache_ref hicache_sim workloads benchmarks
 	$(BIN)/lint-imports
 
-unit: $(STAMP)
-	$(BIN)/python -m pytest -n 2
+unit: $(TOOLS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 # The same source, its hot modules compiled by mypyc: `.venv-fast/bin/hicache`.
 fast: $(FAST)/.installed
@@ -40,16 +49,16 @@ $(FAST)/.installed: setup.py pyproject.toml $(wildcard hicache_ref/*/*.py hicach
 	touch $@
 
 # The compiled build decides the same: golden files, and a whole replay against pure Python.
-test-fast: $(STAMP) fast
+test-fast: $(TOOLS) fast
 	cd tests/golden && ../../$(FAST)/bin/python replay.py hiradix_v0.5.7.jsonl.gz
 	cd tests/golden && ../../$(FAST)/bin/python replay.py hiradix_l3_v0.5.7.jsonl.gz
 	$(BIN)/python tests/same_summary.py $(BIN)/hicache $(FAST)/bin/hicache
 
 # Takes minutes, alone on the machine; `make bench BENCH=--quick` takes two. Compiled rows need `make fast`.
-bench: $(STAMP)
+bench: $(TOOLS)
 	HICACHE_FAST_PYTHON=$(wildcard $(FAST)/bin/python) $(BIN)/python -m benchmarks $(BENCH)
 
-fuzz: $(STAMP)
+fuzz: $(TOOLS)
 	$(BIN)/python -m hicache_ref.testing.fuzz --seeds 20000 --jobs 2
 
 clean:

@@ -206,6 +206,7 @@ def describe(made: RealPlan) -> dict[str, Any]:
         "hardware": f"{config.device}: {_device_name(made.device)}",
         "device": config.device,
         "dtype": str(made.dtype).removeprefix("torch."),
+        "attention_kernels": [made.kernels.prefill, made.kernels.decode],
         "exact": config.exact,
         "poison": config.poison,
         "torch": torch.__version__,

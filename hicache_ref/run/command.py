@@ -23,6 +23,7 @@ def real_options(command: Any) -> Any:
             "million unless given.",
         ),
         click.option("--dtype", help="Of the computation: float32 on a CPU, the model's own on a GPU."),
+        click.option("--threads", type=click.IntRange(min=1), help="That compute on a CPU; torch's choice otherwise."),
         click.option("--exact", is_flag=True, help="Bitwise the same whatever is cached, chunked or batched (slower)."),
         click.option(
             "--poison", is_flag=True, help="Free pages are NaN: finds pages read before they arrived (slower)."
@@ -69,7 +70,8 @@ def run(workload: str, launch_line: tuple[str, ...], **options: Any) -> None:
     config, notes = real_config(launch_line, options)
     console, errors = make_console(), make_console(stderr=True)
     if not options["as_json"]:
-        show_changes(changes(plan(config).resolved.changes), notes, errors)
+        made = plan(config)
+        show_changes(changes(made.resolved.changes), [*notes, *made.kernels.notes], errors)
     with Bar(errors, options["limit"], "running", "passed") as bar:
         chosen = Options(
             limit=options["limit"],
@@ -104,6 +106,7 @@ def real_config(launch_line: tuple[str, ...], options: dict[str, Any]) -> tuple[
         device=options["device"],
         model_scale=options["model_scale"],
         dtype=options["dtype"],
+        threads=options["threads"],
         exact=options["exact"],
         poison=options["poison"],
         device_memory_bytes=int(options["device_memory"] * GIB),

@@ -32,6 +32,7 @@ from ..data.pools import DevicePool, HostPool
 from ..data.storage.client import StorageClient, StorageIdentity
 from ..data.storage.registry import make_client
 from ..data.workers import StorageWorkers
+from ..model.attention.choose import Kernels, choose_attention
 from ..model.batching import Batching, Tiles, Whole
 from ..model.decoder import Model, alone, build
 from ..model.runner import Runner
@@ -68,6 +69,8 @@ class RealConfig:
     host_reserve_bytes: int = HOST_RESERVE_BYTES
     store_timeout_s: float = 30.0
     """The longest a call to the store may take."""
+    threads: int | None = None
+    """That compute on a CPU; None: torch's own choice."""
     seed: int = 0
     """Of the weights, where they are not read from a folder."""
 
@@ -94,6 +97,11 @@ class RealPlan:
     def codec(self) -> KvCodec:
         return codec_for(self.spec.shape, self.resolved.args.kv_cache_dtype or "auto")
 
+    @cached_property
+    def kernels(self) -> Kernels:
+        """Attention kernels; exact results are torch's own."""
+        return _EXACT if self.config.exact else choose_attention(self.resolved, self.device)
+
     @property
     def device(self) -> torch.device:
         return torch.device(self.config.device)
@@ -110,6 +118,7 @@ class RealPlan:
         return self.geometry.page_bytes * ranks
 
 
+_EXACT = Kernels("torch_native", "torch_native")
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -129,9 +138,10 @@ def plan(config: RealConfig) -> RealPlan:
 
 def _check(config: RealConfig) -> None:
     kinds = ("cpu", "cuda")
-    if torch.device(config.device).type not in kinds:
+    kind = config.device.partition(":")[0]
+    if kind not in kinds:
         raise ConfigError(f"--device {config.device}: known are {', '.join(kinds)}")
-    if torch.device(config.device).type == "cuda" and not torch.cuda.is_available():
+    if kind == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"--device {config.device}", "torch sees no CUDA device here", "take --device cpu", "run")
     if config.dtype is not None and config.dtype not in _DTYPES:
         raise ConfigError(f"--dtype {config.dtype}: known are {', '.join(_DTYPES)}")
@@ -201,13 +211,15 @@ def make_machine(
     """Allocate pools, build the model, start the streams. `client`: a store of one's own, else what the flags name."""
     resolved, args = made.resolved, made.resolved.args
     codec = made.codec
+    if made.config.threads is not None:
+        torch.set_num_threads(made.config.threads)
     pool = DevicePool(made.geometry, resolved.l1_pages, codec.store_dtype, made.device)
     host, copier = None, None
     if resolved.l2_pages:
         layout = find_layout(args.hicache_mem_layout or "layer_first")
         host = HostPool(layout, made.geometry, resolved.l2_pages, codec.store_dtype)
         copier = make_copier(args.hicache_io_backend or "kernel", pool, host)
-    runner = Runner(make_model(made), pool, codec, attention_for(made), batching(made))
+    runner = make_runner(made, pool, make_model(made))
     storage = None
     if resolved.storage is not None and host is not None:
         client = client or make_client(resolved.storage.backend, identity(made), resolved.storage.rest)
@@ -226,12 +238,11 @@ def make_model(made: RealPlan, rank: int = 0, all_reduce: AllReduce = alone) -> 
     return build(made.spec, source, part, all_reduce, made.dtype, made.device)
 
 
-def batching(made: RealPlan) -> Batching:
-    return Tiles(TILE_TOKENS) if made.config.exact else Whole()
-
-
-def attention_for(made: RealPlan) -> str:
-    return "torch_native"
+def make_runner(made: RealPlan, pool: DevicePool, model: Model) -> Runner:
+    """`model` over `pool`, by the attention kernels that run here."""
+    way: Batching = Tiles(TILE_TOKENS) if made.config.exact else Whole()
+    kernels = made.kernels
+    return Runner(model, pool, made.codec, kernels.prefill, way, decode_attention=kernels.decode)
 
 
 def identity(made: RealPlan, rank: int = 0) -> StorageIdentity:

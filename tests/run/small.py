@@ -18,9 +18,8 @@ from hicache_ref.data.formats import codec_for
 from hicache_ref.data.pools import DevicePool
 from hicache_ref.data.storage.client import StorageClient
 from hicache_ref.model.rows import Row
-from hicache_ref.model.runner import Runner
 from hicache_ref.run.api import Options, Result, run
-from hicache_ref.run.setup import RealConfig, RealPlan, batching, make_model, plan
+from hicache_ref.run.setup import RealConfig, RealPlan, make_model, make_runner, plan
 from hicache_ref.run.texts import Texts
 from workloads import OpenLoop, Schedule, Workload
 from workloads.request import Request, Runs
@@ -99,7 +98,7 @@ class Afresh:
         codec = codec_for(self.plan.spec.shape, made.args.kv_cache_dtype or "auto")
         pool = DevicePool(self.plan.geometry, -(-256 // self.plan.page_tokens), codec.store_dtype)
         self._pages = np.arange(pool.pages)
-        self._runner = Runner(make_model(self.plan), pool, codec, "torch_native", batching(self.plan))
+        self._runner = make_runner(self.plan, pool, make_model(self.plan))
 
     def texts(self, workload: Workload) -> dict[int, Any]:
         """Tokens by request."""
