@@ -12,9 +12,13 @@ from click.testing import CliRunner
 from hicache_ref.account.summary import SCHEMA
 from hicache_sim.cli import main
 
+CHAT = (
+    "chat --set count=4 --set first_tokens=150 --set answer_tokens=8 --set system_tokens=200 --set think_s=0 "
+    "--set rate_per_s=20"
+)
 WORDS = (
-    "chat --set count=4 --set first_tokens=150 --set answer_tokens=8 --set system_tokens=200 --set think_s=0 --set rate_per_s=20 --limit 10 --page-size 16 --max-total-tokens 1600 --model-scale 0.001 "
-    "--host-reserve 0 --hicache-storage-backend file --hicache-storage-prefetch-policy wait_complete"
+    f"{CHAT} --limit 10 --page-size 16 --max-total-tokens 1600 --model-scale 0.001 --host-reserve 0 "
+    "--hicache-storage-backend file --hicache-storage-prefetch-policy wait_complete"
 )
 
 
@@ -59,10 +63,10 @@ def test_every_prompt_token_is_accounted_for(folder: Path) -> None:
 
 def test_the_log_decides_the_same_again(folder: Path) -> None:
     """L6, from the files of a real run; another workload is not the one that ran."""
-    again = invoke(f"replay chat --set count=4 --set first_tokens=150 --set answer_tokens=8 --set system_tokens=200 --set think_s=0 --set rate_per_s=20 --log {folder}")
+    again = invoke(f"replay {CHAT} --log {folder}")
     assert again.exit_code == 0, again.output
     assert "the same operations" in again.output
-    other = invoke(f"replay chat --set count=4 --set first_tokens=150 --set answer_tokens=8 --set system_tokens=200 --set think_s=0 --set rate_per_s=20 --set seed=9 --log {folder}")
+    other = invoke(f"replay {CHAT} --set seed=9 --log {folder}")
     assert other.exit_code == 1, other.output
 
 
@@ -72,7 +76,7 @@ def test_a_cut_log_is_not_the_same(folder: Path, tmp_path: Path) -> None:
     (cut / "summary.json").write_bytes((folder / "summary.json").read_bytes())
     rows = pd.read_parquet(folder / "events.parquet")
     rows.iloc[: len(rows) // 2].to_parquet(cut / "events.parquet")
-    done = invoke(f"replay chat --set count=4 --set first_tokens=150 --set answer_tokens=8 --set system_tokens=200 --set think_s=0 --set rate_per_s=20 --log {cut}")
+    done = invoke(f"replay {CHAT} --log {cut}")
     assert done.exit_code == 1
     assert "NOT the same" in done.output
 
