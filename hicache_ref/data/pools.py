@@ -86,6 +86,10 @@ class HostPool:
         """(address, bytes) of each piece of a page, in the order of upstream's `get_page_buffer_meta`."""
         return [(self.memory.address + piece.at(page), piece.size) for piece in self._by_place]
 
+    def regions(self) -> list[tuple[int, int]]:
+        """(address, bytes) of the block: what a zero-copy store registers."""
+        return [(self.memory.address, self.memory.size)]
+
     def page_memory(self, page: int) -> list[memoryview]:
         """Writable bytes of a page, piece by piece, in the order of upstream's flat data page: component-major."""
         memory = self.memory.bytes

@@ -43,6 +43,9 @@ class FakeHost:
     def page_buffers(self, page: int) -> list[tuple[int, int]]:
         return [(ctypes.addressof(ctypes.c_char.from_buffer(m)), m.nbytes) for m in self.page_memory(page)]
 
+    def regions(self) -> list[tuple[int, int]]:
+        return [(self.memory.ctypes.data, self.memory.nbytes)]
+
 
 def read_page(host: PageMemory, page: int) -> bytes:
     return b"".join(host.page_memory(page))

@@ -50,6 +50,10 @@ class PageMemory(Protocol):
         """(address, bytes) of each object that a zero-copy store makes of the page (`get_page_buffer_meta`)."""
         ...
 
+    def regions(self) -> list[tuple[int, int]]:
+        """(address, bytes) of all the memory that pages lie in: what a zero-copy store registers, once."""
+        ...
+
 
 @dataclass(frozen=True)
 class StorageIdentity:
@@ -64,6 +68,8 @@ class StorageIdentity:
     """Every TP rank has the same rows (MLA): they share their pages, and rank 0 alone writes them."""
     tag: str = ""
     """A namespace of its own within the store."""
+    layout: str = "page_first"
+    """The host pool's (--hicache-mem-layout), where a store's keys or objects depend on it, as upstream's do."""
 
     def __post_init__(self) -> None:
         for what, rank, size in (("TP", self.tp_rank, self.tp_size), ("PP", self.pp_rank, self.pp_size)):
