@@ -68,7 +68,7 @@ class HiCache:
         self.eviction = eviction
         self.write = write
         self.keys = keys
-        self.tree = RadixTree(rules.split_keeps_creation, self._was_split)
+        self.tree = RadixTree(rules.split_keeps_creation, self._was_split, rules.split_refreshes_lower)
         self.l1 = SlotPool("L1", shape.l1_pages)
         self.l2 = SlotPool("L2", shape.l2_pages)
         self.ledger = Ledger()
@@ -561,11 +561,11 @@ class HiCache:
         node = tree.root
         child = node.children.get((namespace, key[:ATOM_BYTES]))
         while child is not None:
-            tree.touch(child)
+            before = tree.touch(child)
             if not key.startswith(child.key, at * ATOM_BYTES):
                 if self.rules.split_raises_lower and child.priority < priority:
                     child.priority = priority
-                child = tree.split(child, common_pages(child.key, 0, key, at * ATOM_BYTES))
+                child = tree.split(child, common_pages(child.key, 0, key, at * ATOM_BYTES), before)
             if child.priority < priority:
                 child.priority = priority
             end = at + child.pages

@@ -35,6 +35,9 @@ class Rules:
     """A write in flight covers both halves of a split, and both go on to L3 (0.5.23); else only the lower."""
     split_raises_lower: bool = True
     """An insert that splits a node raises the priority of both halves (0.5.7); else of the upper one."""
+    split_refreshes_lower: bool = True
+    """A prompt that ends inside a node refreshes what lies behind its end too (both versions: the node is touched
+    before it is split); else that keeps its recency, as LRU over pages has it."""
     split_keeps_creation: bool = False
     """The upper half of a split keeps the creation time (0.5.23); else it is new."""
     write_back_stores: bool = False

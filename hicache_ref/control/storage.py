@@ -323,10 +323,10 @@ class StorageSide:
             child = node.children.get((namespace, first) if node.parent is None else first)
             if child is None:
                 break
-            tree.touch(child)
+            before = tree.touch(child)
             pages = common_pages(child.key, 0, atoms, at * ATOM_BYTES)
             if pages < child.pages:
-                child = tree.split(child, pages)
+                child = tree.split(child, pages, before)
             own = slots[at : at + pages]
             if refills and child.host is None and child.write is None:
                 self._adopt(child, own, prefetch.names[at : at + pages])

@@ -128,9 +128,13 @@ class RadixTree:
     """The tree, its clock of recency, and the pages it keeps on the device."""
 
     def __init__(
-        self, split_keeps_creation: bool = False, on_split: Callable[[Node, Node], None] = lambda upper, lower: None
+        self,
+        split_keeps_creation: bool = False,
+        on_split: Callable[[Node, Node], None] = lambda upper, lower: None,
+        split_refreshes_lower: bool = True,
     ) -> None:
         self._split_keeps_creation = split_keeps_creation
+        self._split_refreshes_lower = split_refreshes_lower
         self._on_split = on_split
         """Told of both halves, wherever a split comes from."""
         self._stamp = 0
@@ -175,10 +179,11 @@ class RadixTree:
         child = root.children.get((namespace, key[:ATOM_BYTES]))
         while child is not None:
             stamp += 1
+            before = child.last_access
             child.last_access = stamp
             if not key.startswith(child.key, at):
                 self._stamp = stamp
-                child = self.split(child, common_pages(child.key, 0, key, at))
+                child = self.split(child, common_pages(child.key, 0, key, at), before)
                 stamp = self._stamp
                 node = child
                 if child.device is None:
@@ -201,10 +206,12 @@ class RadixTree:
             host_node = host_node.parent  # type: ignore[assignment]
         return Match(device, host, device_node, host_node, node)
 
-    def touch(self, node: Node) -> None:
-        """Make `node` the most recently used."""
+    def touch(self, node: Node) -> int:
+        """Make `node` the most recently used; when it was used before."""
+        before = node.last_access
         self._stamp += 1
         node.last_access = self._stamp
+        return before
 
     def nodes(self) -> Iterator[Node]:
         """All nodes but the root, depth first, children in the order they were inserted."""
@@ -225,8 +232,10 @@ class RadixTree:
         parent.children[node.child_key()] = node
         return node
 
-    def split(self, lower: Node, pages: int) -> Node:
+    def split(self, lower: Node, pages: int, before: int = -1) -> Node:
         """Cut the first `pages` pages off `lower` into a new node above it, which is returned.
+
+        before: when `lower` was last used before the caller touched it for the sake of its first pages.
 
         `lower` keeps its identity: what is in flight for it, or hangs below it, ends where it ended before.
         """
@@ -239,6 +248,8 @@ class RadixTree:
         if self._split_keeps_creation:
             upper.created = lower.created
         upper.lock, upper.hits, upper.priority = lower.lock, lower.hits, lower.priority
+        if before >= 0 and not self._split_refreshes_lower:
+            lower.last_access = before
         parent.children[upper.child_key()] = upper
         lower.parent, lower.key = upper, lower.key[cut:]
         lower.pages -= pages

@@ -8,4 +8,3 @@ oracle       policies that read the future, for those replays
 bounds       what no policy can exceed, on one level and on the hierarchy, with and without bandwidth
 study        all of it for one workload, as tables; `hicache curve` prints them
 """
-

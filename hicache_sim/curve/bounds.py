@@ -67,9 +67,7 @@ def _next_needs(references: References) -> list[list[tuple[int, int]]]:
     first = np.flatnonzero(cut)
     counts = np.diff(np.append(first, len(references)))
     groups: list[list[tuple[int, int]]] = [[] for _ in range(requests)]
-    for owner, when, pages in zip(
-        request[first].tolist(), needed[first].tolist(), counts.tolist(), strict=True
-    ):
+    for owner, when, pages in zip(request[first].tolist(), needed[first].tolist(), counts.tolist(), strict=True):
         groups[owner].append((when, pages))
     return groups
 
@@ -137,7 +135,9 @@ def _stretched(
     inside = used >= edges[where]
     fresh = np.bincount(where[~inside], minlength=len(edges) - 1) / references.rate
     # The first stretch begins with empty levels: nothing to bound, and nothing used before it.
-    carried = np.minimum(_over(links.l2_pages_per_s, took_s, l1_pages), _over(links.l3_pages_per_s, took_s, l1_pages + l2_pages))
+    carried = np.minimum(
+        _over(links.l2_pages_per_s, took_s, l1_pages), _over(links.l3_pages_per_s, took_s, l1_pages + l2_pages)
+    )
     return float(inside.sum() / references.rate + np.minimum(fresh, carried).sum())
 
 

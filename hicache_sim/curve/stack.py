@@ -10,9 +10,12 @@ LRU of that many pages, or more, hits (Mattson et al., 1970). Two orders of use 
 - **front to back** is what a cache without a tree sees, one block after the other: it throws out roots first, and
   counts hits behind gaps. It is here to be compared with such caches.
 
-Nodes: HiCache evicts whole nodes, so it frees up to a node less a page more than it must. What it holds is still the
-top of the LRU stack, of at least `l1 - longest node + 1` pages once it is full. So an untimed replay of LRU hits at
-most what the curve says at its size, and at least what it says at that smaller size; tests hold it to both.
+What HiCache does otherwise, and what it costs (a replay tells):
+- it evicts whole nodes, so it frees up to a node less a page more than it must. What it holds is still the top of the
+  LRU stack, of at least `l1 - longest node + 1` pages once it is full: it hits no more than the curve says at its size,
+  and no less than the curve says at that smaller one;
+- a prompt that ends inside a node refreshes what lies behind its end (rule `split_refreshes_lower`), which is not LRU.
+Without both, replay and curve are equal at every size, to the page; the tests hold them to it.
 
 Rules of this file
 - The count behind it: references j < i whose page was used last after the page of i was. Their last uses are a
