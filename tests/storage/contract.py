@@ -62,6 +62,10 @@ class StorageContract:
         """Cut the object of a page, or lengthen it with zeros; False if nobody but the store can do that."""
         return False
 
+    def damage(self, tmp_path: Path, identity: StorageIdentity, name: str) -> bool:
+        """Change one byte of a page where it is stored; False if this store does not look for that."""
+        return False
+
     @pytest.fixture
     def open(self, tmp_path: Path) -> Iterator[Open]:
         opened: list[StorageClient] = []
@@ -156,6 +160,18 @@ class StorageContract:
         assert client.put(names, host, at) == 3
         assert client.get(names, host, slots(10, 11, 12)) == 3
         assert wrong(host, names, slots(10, 11, 12)) == []
+
+    def test_a_page_with_a_changed_byte_is_no_page(self, open: Open, host: FakeHost, tmp_path: Path):
+        client, names, at = open(), names_of(range(4)), slots(0, 1, 2, 3)
+        fill(host, names, at)
+        assert client.put(names, host, at) == 4
+        if not self.damage(tmp_path, WHO, names[2]):
+            pytest.skip("this store does not look for that")
+        assert client.get(names, host, slots(10, 11, 12, 13)) == 2
+        assert client.stats()["bad_pages"] == 1
+        assert client.put(names, host, at) == 4
+        assert client.get(names, host, slots(10, 11, 12, 13)) == 4
+        assert wrong(host, names, slots(10, 11, 12, 13)) == []
 
     @pytest.mark.parametrize("geometry", [MHA, MLA], ids=["mha", "mla"])
     @pytest.mark.parametrize("layout", list(LAYOUTS))

@@ -46,3 +46,10 @@ def _file(identity: StorageIdentity, options: Options) -> StorageClient:
     from .file import from_options
 
     return from_options(identity, options)
+
+
+@BACKENDS.register("lmdb")
+def _lmdb(identity: StorageIdentity, options: Options) -> StorageClient:
+    from .lmdb import from_options
+
+    return from_options(identity, options)

@@ -1,0 +1,36 @@
+"""A page as a store wants it cut, out of a page as the host's layout has cut it.
+
+Rules of this file
+- Lists of buffers that hold the same bytes in the same order, cut in different places. Nothing here knows a layout.
+- Where both are cut alike no byte moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .client import PageMemory
+
+Pieces = Sequence[memoryview]
+
+
+def components(host: PageMemory, page: int, count: int) -> list[memoryview]:
+    """The page in `count` equal pieces to read from: where it lies, if it is cut so, else a copy of it."""
+    pieces = host.page_memory(page)
+    each = host.page_bytes // count
+    if len(pieces) == count and all(piece.nbytes == each for piece in pieces):
+        return pieces
+    whole = memoryview(b"".join(pieces))
+    return [whole[at : at + each] for at in range(0, count * each, each)]
+
+
+def pour(sources: Pieces, targets: Pieces) -> None:
+    """Copy all bytes of `sources` into `targets`, which have room for as many."""
+    left = iter(targets)
+    target = next(left, memoryview(b""))
+    for source in sources:
+        while source.nbytes > target.nbytes:
+            target[:] = source[: target.nbytes]
+            source, target = source[target.nbytes :], next(left)
+        target[: source.nbytes] = source
+        target = target[source.nbytes :]
