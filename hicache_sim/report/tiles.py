@@ -116,5 +116,10 @@ def _change(figure: KeyFigure, base: float | None, value: float | None) -> tuple
     share = figure.unit is SHARE
     if abs(delta) < (0.0005 if share else SAME * abs(base)):
         return "as good as equal", ""
-    words = f"{100 * delta:+.1f} points" if share else f"{delta / base:+.1%}" if base else f"+{figure.unit(delta)}"
+    if share:
+        words = f"{100 * delta:+.1f} points"
+    elif base and value / base > 3:
+        words = f"{COUNT(value / base)} times"
+    else:
+        words = f"{delta / base:+.1%}" if base else f"+{figure.unit(delta)}"
     return words, {1: "better", 0: "", -1: "worse"}[figure.better * (1 if delta > 0 else -1)]

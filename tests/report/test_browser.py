@@ -123,7 +123,7 @@ def test_on_paper(browser: Browser, pages: dict[str, Path]) -> None:
     assert inks.L1.dark not in html
     assert browser.run("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert browser.run("return document.querySelector('nav').offsetHeight") == 0
-    assert browser.run(OVERFLOW) <= 0
+    assert browser.run(OVERFLOW) <= 1  # of a column's fraction of a pixel
     pdf = base64.b64decode(browser.driver.execute_cdp_cmd("Page.printToPDF", {})["data"])
     assert pdf.startswith(b"%PDF") and len(pdf) > 20_000
     assert browser.complaints() == []

@@ -65,9 +65,9 @@ def test_every_chart_has_a_name_and_a_table(elements: Elements) -> None:
     assert len(charts) > 20
     assert all(len(chart["aria-label"] or "") > 30 and chart["tabindex"] == "0" for chart in charts)
     assert len(elements.all("figure")) == len(charts)
-    assert len([each for each in elements.all("div") if (each.get("aria-label") or "").startswith("Table: ")]) == len(
-        charts
-    )
+    assert len(
+        [each for each in elements.all("div") if (each.get("aria-label") or "").startswith("As a table: ")]
+    ) == len(charts)
 
 
 def test_landmarks_and_headings(elements: Elements) -> None:

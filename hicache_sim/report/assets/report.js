@@ -48,9 +48,9 @@
   // What figures ask for by name and JSON cannot hold.
   const special = {
     small: (element) => (narrow(element) ? 10 : 12),
-    wide: (element) => !narrow(element),
+    wide: (element) => !narrow(element) && !paper.matches,
     legend_type: () => (paper.matches ? "plain" : "scroll"),
-    legend_right: (element) => (narrow(element) ? 0 : 96),
+    legend_right: (element) => (narrow(element) || paper.matches ? 0 : 96),
     labels: (element) => (narrow(element) ? 96 : 200),
     label_width: (element) => (narrow(element) ? 84 : 186),
     values: (element) => (narrow(element) ? 68 : 84),
@@ -70,7 +70,7 @@
       const [right, bottom] = api.coord([api.value(1), api.value(3)]);
       const area = params.coordSys;
       const shape = echarts.graphic.clipRectByRect(
-        { x: left, y: top, width: right - left, height: bottom - top },
+        { x: left, y: top, width: Math.max(right - left, 1), height: Math.max(bottom - top, 0.5) },
         { x: area.x, y: area.y, width: area.width, height: area.height },
       );
       if (!shape) return undefined;
@@ -78,7 +78,7 @@
       return {
         type: "rect",
         shape,
-        style: { fill: api.visual("color"), stroke: css("--panel"), lineWidth: shape.width > 3 && shape.height > 3 ? 1 : 0.25 },
+        style: { fill: api.visual("color"), stroke: css("--panel"), lineWidth: Math.min(shape.width, shape.height) > 3 ? 1 : 0 },
         textContent: fits ? { style: { text: units.tokens(api.value(1) - api.value(0)) + " × " + units.count(api.value(3) - api.value(2)), fill: css("--on-ink"), fontSize: 11 } } : undefined,
         textConfig: { position: "inside" },
         emphasis: { style: { stroke: css("--text"), lineWidth: 2 } },

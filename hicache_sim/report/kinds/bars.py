@@ -127,6 +127,6 @@ class Bars(Figure):
             axes.legend(frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0, 1), fontsize="small")
 
     def table(self) -> Table:
-        columns = ("", *(name for name, _, _ in self.parts))
+        columns = ("row", *(name for name, _, _ in self.parts))
         rows = zip(self.rows, *(values for _, _, values in self.parts), strict=True)
         return Table(columns, [(row, *map(self.unit, values)) for row, *values in rows])
