@@ -4,6 +4,7 @@ Rules of this file
 - A batch is turned into rows at its submit, on the engine's thread: later the tree and the leases may have changed.
 - A prefill is one forward, a decode one for each step. A decode that is cancelled ends after the step under way (on
   CUDA, where launching is a step ahead, after the next); a prefill does not stop.
+- Where ranks compute together, the steps of a decode are the same number on all: `stops` says so after each.
 - A batch waits for the loads it names, layer by layer, and ends after they have been reported.
 - Nothing here samples, or knows what a row means: that is the driver's business.
 """
@@ -82,6 +83,11 @@ class ModelComputer:
         return ModelWork(self._model, self._rows_of(op))
 
 
+def as_asked(asked: bool) -> bool:
+    """A decode of one rank stops when it is asked to."""
+    return asked
+
+
 class ComputeJob:
     """One COMPUTE on the compute stream."""
 
@@ -113,7 +119,7 @@ class ComputeJob:
         for at in range(self._op.pages):
             work.step(at, before_layer)
             self._steps_done += 1
-            if self._cancelled or self._steps_done == self._op.pages:
+            if self._steps_done == self._op.pages or self._stops():
                 self.moment.record()
                 break
             stepped, self.moment = self.moment, stream.event()
@@ -122,6 +128,9 @@ class ComputeJob:
             if before is not None:
                 stream.pace(before)
             before = stepped
+
+    def _stops(self) -> bool:
+        return self._batches.stops(self._cancelled) if self._op.batch.may_stop else False
 
     def ended(self, error: BaseException | None) -> None:
         self.moment.release()
@@ -141,15 +150,24 @@ class ComputeJob:
 
 
 class Batches:
-    """The device, one batch after the other."""
+    """The device, one batch after the other.
+
+    stops(asked): on the stream's thread, after each step of a decode but the last: whether it ends there.
+    """
 
     def __init__(
-        self, stream: Stream, computer: Computer, clock: Callable[[], float], report: Callable[[Ended], None]
+        self,
+        stream: Stream,
+        computer: Computer,
+        clock: Callable[[], float],
+        report: Callable[[Ended], None],
+        stops: Callable[[bool], bool] = as_asked,
     ) -> None:
         self.stream = stream
         self.computer = computer
         self.clock = clock
         self.report = report
+        self.stops = stops
         self._latest: ComputeJob | None = None
         self._idle = stream.event()
         self._idle.release()

@@ -39,7 +39,7 @@ import numpy as np
 from ..account.meters import Slice
 from ..control.types import Completion, Op, OpKind, Progress, Released, Report
 from ..plane import Capabilities
-from .compute import Batches, Computer
+from .compute import Batches, Computer, as_asked
 from .meters import RealMeters
 from .pools import DevicePool, HostPool
 from .streams import make_stream
@@ -96,7 +96,7 @@ class RealPlane:
     device, host: the pools; host and copier None where there is no L2. computer: makes work of batches.
     storage: makes the workers around a store, None without L3. ranks: as capabilities state it.
     poison: destinations are filled with NaN at submit, and both pools at the beginning, so that a page read before it
-    has arrived shows up in the logits. clock: of the meters. most_slices: kept there.
+    has arrived shows up in the logits. clock: of the meters. most_slices: kept there. stops: of `compute.Batches`.
     """
 
     def __init__(
@@ -110,6 +110,7 @@ class RealPlane:
         poison: bool = False,
         clock: Callable[[], float] = time.monotonic,
         most_slices: int = 0,
+        stops: Callable[[bool], bool] = as_asked,
     ) -> None:
         geometry = device.geometry
         self.capabilities = Capabilities(geometry.page_bytes, geometry.layers, ranks, storage is not None)
@@ -125,7 +126,7 @@ class RealPlane:
         self._compute = make_stream("compute", device.device)
         self.meters = RealMeters(geometry.page_bytes, storage is not None, lambda: self._compute.waited_s, most_slices)
         self._streams = [self._compute]
-        self._batches = Batches(self._compute, computer, clock, self._over)
+        self._batches = Batches(self._compute, computer, clock, self._over, stops)
         self._start: dict[OpKind, Callable[[Flight], None]] = {OpKind.COMPUTE: self._compute_batch}
         self._arrivals: dict[int, Arrival] = {}
         self.workers: Workers | None = None

@@ -11,7 +11,7 @@ import itertools
 import platform
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,9 @@ from ..config.server_args import ServerArgs
 from ..control.active import Active
 from ..control.log import EventLog, Fingerprint
 from ..data.storage.client import StorageClient
+from ..ranks.figures import figures, share_links, together
+from ..ranks.processes import Ranks
+from ..ranks.seats import ALONE, Place, Seat
 from .clock import WallClock
 from .driver import RealRun
 from .rows import Listener, rows_of
@@ -42,9 +45,10 @@ Progress = Callable[[int, float], None]
 
 @dataclass(frozen=True)
 class Options:
-    """How to run, beside what. Fields as in `hicache_sim.api.Options`; listener: told of all logits.
+    """How to run, beside what. Fields as in `hicache_sim.api.Options`; listener: told of all logits, by rank 0.
 
-    client: a store of one's own, in place of the one the flags name.
+    client: a store of one's own, in place of the one the flags name; for a run on one rank.
+    ranks: processes for several ranks that serve one run after the other, in place of new ones.
     """
 
     limit: int | None = None
@@ -54,6 +58,7 @@ class Options:
     progress: Progress | None = None
     listener: Listener | None = None
     client: StorageClient | None = None
+    ranks: Ranks | None = None
 
 
 @dataclass
@@ -86,18 +91,62 @@ def run(
     elif flags:
         raise ValueError("give flags, or a config that holds them, not both")
     made, chosen = plan(config), options or Options()
-    with RunFolder(chosen.out) if chosen.out is not None else nullcontext() as folder:
-        return _Run(made, workload, schedule, chosen, folder).go()
+    follow = Follow(made, workload, schedule, chosen.limit, chosen.sequential, chosen.check)
+    with (
+        RunFolder(chosen.out) if chosen.out is not None else nullcontext() as folder,
+        _lead(follow, chosen) as seat,
+    ):
+        return _Run(made, workload, schedule, chosen, folder, seat).go()
+
+
+@contextmanager
+def _lead(follow: Follow, options: Options) -> Iterator[Seat]:
+    """The seat of this process, in which the others follow."""
+    size, config = follow.made.resolved.attention_tp_size, follow.made.config
+    if size == 1:
+        yield ALONE
+        return
+    if options.client is not None:
+        raise ValueError(f"Options.client is the store of one rank, and there are {size}: name a store by flags")
+    if options.ranks is not None and options.ranks.size != size:
+        raise ValueError(f"Options.ranks are {options.ranks.size}, and the run has {size}")
+    with (
+        nullcontext(options.ranks) if options.ranks is not None else Ranks(size) as ranks,
+        ranks.lead(follow, config.device, config.exact) as seat,
+    ):
+        yield seat
+
+
+@dataclass(frozen=True)
+class Follow:
+    """The run as every rank but 0 does it: without output. Can be pickled if the workload can."""
+
+    made: RealPlan
+    workload: Workload
+    schedule: Schedule | None
+    limit: int | None
+    sequential: bool
+    check: bool
+
+    def __call__(self, seat: Seat) -> None:
+        options = Options(self.limit, self.sequential, self.check)
+        _Run(self.made, self.workload, self.schedule, options, None, seat).go()
 
 
 class _Run:
     """One run and all its parts."""
 
     def __init__(
-        self, made: RealPlan, workload: Workload, schedule: Schedule | None, options: Options, folder: RunFolder | None
+        self,
+        made: RealPlan,
+        workload: Workload,
+        schedule: Schedule | None,
+        options: Options,
+        folder: RunFolder | None,
+        seat: Seat,
     ) -> None:
         self._made, self._workload, self._schedule = made, workload, schedule
-        self._options, self._folder = options, folder
+        self._options, self._folder, self._seat = options, folder, seat
         self._kept: dict[str, list[Any]] = {}
         self._fingerprint = Fingerprint()
         self._log = EventLog() if folder is not None else None
@@ -108,20 +157,21 @@ class _Run:
         texts = Texts(made.page_tokens, made.spec.shape.vocab, resolved.bigram_keys)
         make_rows = rows_of(texts, made.page_tokens, options.listener)
         slices = MOST_SLICES if self._folder is not None else 0
-        clock = WallClock()
-        with make_machine(made, make_rows, slices, clock.now_s, options.client) as machine:
-            loop, recorder = self._loop(machine, texts, clock)
-            clock.start()
-            began_s = time.process_time()
-            loop.run()
-            cpu_s = time.process_time() - began_s
+        clock, seat = WallClock(), self._seat
+        with make_machine(made, make_rows, slices, clock.now_s, options.client, seat) as machine:
+            with seat.sit(machine.plane, clock, self._fingerprint) as place:
+                loop, recorder = self._loop(machine, place, texts)
+                place.start()
+                began_s = time.process_time()
+                loop.run()
+                cpu_s = time.process_time() - began_s
             recorder.finish(loop.last_s)
             if machine.plane.workers is not None:
                 machine.plane.workers.close(made.config.store_timeout_s)
             return self._result(machine, loop, recorder, cpu_s)
 
-    def _loop(self, machine: Machine, texts: Texts, clock: WallClock) -> tuple[RealRun, Recorder]:
-        made, options, plane = self._made, self._options, machine.plane
+    def _loop(self, machine: Machine, place: Place, texts: Texts) -> tuple[RealRun, Recorder]:
+        made, options, plane = self._made, self._options, place.plane
         requests = itertools.islice(self._workload.requests(self._schedule), options.limit)
         first = next(requests, None)
         grain = first.content.grain(made.page_tokens) if first is not None else 1
@@ -130,7 +180,7 @@ class _Run:
         reasons = MissReasons(made.page_tokens, grain, int(made.resolved.bigram_keys), held)
         watch.stored = reasons.stored
         engine = make_engine(made.resolved, make_cache(made.resolved, reasons.facts, texts))
-        recorder = Recorder(engine, plane.meters, reasons, self._spill, progress=options.progress)
+        recorder = Recorder(engine, machine.plane.meters, reasons, self._spill, progress=options.progress)
         loop = RealRun(
             engine,
             plane,
@@ -141,7 +191,7 @@ class _Run:
             options.check,
             linked=(self._schedule or self._workload.schedule).waits,
             max_parallel=1 if options.sequential else self._workload.max_parallel,
-            clock=clock,
+            clock=place.clock,
             door=OpWatch(watch, self._fingerprint),
         )
         return loop, recorder
@@ -161,10 +211,9 @@ class _Run:
     def _result(self, machine: Machine, loop: RealRun, recorder: Recorder, cpu_s: float) -> Result:
         made, plane = self._made, machine.plane
         facts = Facts(made.resolved, describe(made), self._described(), made.stored_page_bytes)
-        more = {"cpu_s": cpu_s, "operations_sha256": self._fingerprint.hexdigest(), "failures": failures(machine)}
-        if machine.client is not None:
-            more["store"] = machine.client.stats()
-        summary = timed_summary(facts, loop, recorder, plane.meters, loop.last_s, more)
+        ranks = self._seat.gather(figures(self._seat.rank, self._fingerprint, cpu_s, machine))
+        summary = timed_summary(facts, loop, recorder, plane.meters, loop.last_s, together(ranks))
+        share_links(summary["links"], ranks)
         if self._folder is not None:
             if self._log is not None:
                 self._folder.write_log(self._log)
@@ -217,8 +266,3 @@ def describe(made: RealPlan) -> dict[str, Any]:
 
 def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-
-
-def failures(machine: Machine) -> dict[str, int]:
-    """Failed operations by kind."""
-    return {kind.name.lower(): count for kind, count in machine.plane.meters.failed.items() if count}

@@ -39,6 +39,7 @@ from ..model.runner import Runner
 from ..model.scaling import scale
 from ..model.spec import ModelSpec, spec_from_folder, spec_of
 from ..model.weights import AllReduce, Folder, Part, Seeded
+from ..ranks.seats import ALONE, Seat
 
 DEFAULT_MODEL = "llama-3.1-8b"
 DEFAULT_PARAMETERS = 1_000_000
@@ -129,7 +130,7 @@ def plan(config: RealConfig) -> RealPlan:
     args = config.args
     if args.enable_hierarchical_cache is None:
         args = replace(args, enable_hierarchical_cache=True)
-    facts, args = _device(config, spec, args)
+    facts, args = device_facts(config, spec, args)
     resolved = resolve(
         args, config.profile, model=spec.shape, device=facts, rules=changed_rules(config.profile, config.rules)
     )
@@ -166,7 +167,7 @@ def _spec(config: RealConfig) -> ModelSpec:
     return scale(spec, parameters=int(factor)) if factor > 1 else scale(spec, factor)
 
 
-def _device(config: RealConfig, spec: ModelSpec, args: ServerArgs) -> tuple[DeviceFacts, ServerArgs]:
+def device_facts(config: RealConfig, spec: ModelSpec, args: ServerArgs) -> tuple[DeviceFacts, ServerArgs]:
     """What the rules may know of this machine. A CPU has no memory of its own: L1 is what it is told to be."""
     host = available_bytes()
     if torch.device(config.device).type == "cuda":
@@ -207,8 +208,12 @@ def make_machine(
     most_slices: int = 0,
     clock: Callable[[], float] | None = None,
     client: StorageClient | None = None,
+    seat: Seat = ALONE,
 ) -> Machine:
-    """Allocate pools, build the model, start the streams. `client`: a store of one's own, else what the flags name."""
+    """Allocate pools, build the model, start the streams. `client`: a store of one's own, else what the flags name.
+    `seat`: which rank's machine this is."""
+    if seat.device is not None:
+        made = replace(made, config=replace(made.config, device=seat.device))
     resolved, args = made.resolved, made.resolved.args
     codec = made.codec
     if made.config.threads is not None:
@@ -219,14 +224,16 @@ def make_machine(
         layout = find_layout(args.hicache_mem_layout or "layer_first")
         host = HostPool(layout, made.geometry, resolved.l2_pages, codec.store_dtype)
         copier = make_copier(args.hicache_io_backend or "kernel", pool, host)
-    runner = make_runner(made, pool, make_model(made))
+    runner = make_runner(made, pool, make_model(made, seat.rank, seat.all_reduce))
     storage = None
     if resolved.storage is not None and host is not None:
-        client = client or make_client(resolved.storage.backend, identity(made), resolved.storage.rest)
+        client = client or make_client(resolved.storage.backend, identity(made, seat.rank), resolved.storage.rest)
         storage = partial(StorageWorkers, client, host, call_timeout_s=made.config.store_timeout_s)
-    more: dict[str, Any] = {} if clock is None else {"clock": clock}
+    more: dict[str, Any] = {"poison": made.config.poison, "most_slices": most_slices, "stops": seat.stops}
+    if clock is not None:
+        more["clock"] = clock
     computer = ModelComputer(runner, rows_of)
-    plane = RealPlane(pool, computer, host, copier, storage, poison=made.config.poison, most_slices=most_slices, **more)
+    plane = RealPlane(pool, computer, host, copier, storage, seat.size, **more)
     return Machine(made, runner, host, client, plane)
 
 
