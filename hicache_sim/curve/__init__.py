@@ -8,3 +8,21 @@ oracle       policies that read the future, for those replays
 bounds       what no policy can exceed, on one level and on the hierarchy, with and without bandwidth
 study        all of it for one workload, as tables; `hicache curve` prints them
 """
+
+from .bounds import Links, bandwidth_bound, offline_best
+from .lru import LruCurve, error
+from .references import References, gather
+from .study import Study, Wanted, study
+
+__all__ = [
+    "Links",
+    "LruCurve",
+    "References",
+    "Study",
+    "Wanted",
+    "bandwidth_bound",
+    "error",
+    "gather",
+    "offline_best",
+    "study",
+]

@@ -28,7 +28,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from .references import Ints, References
-from .stack import previous_use
 
 
 @dataclass(frozen=True)
@@ -57,8 +56,7 @@ def hits_left(references: References, hits: int) -> float:
 def _next_needs(references: References) -> list[list[tuple[int, int]]]:
     """For each request: (next request that needs them, number of pages), root first; the number of requests: never."""
     requests = len(references.starts) - 1
-    request = references.request
-    previous = previous_use(references.page)
+    request, previous = references.request, references.previous
     again = np.flatnonzero(previous >= 0)
     needed = np.full(len(references), requests, np.int64)
     needed[previous[again]] = request[again]
@@ -111,10 +109,7 @@ def bandwidth_bound(references: References, links: Links, l1_pages: int, l2_page
     requests = len(references.starts) - 1
     if not requests or references.arrival_s[-1] <= references.arrival_s[0]:
         return math.inf
-    request = references.request
-    previous = previous_use(references.page)
-    again = np.flatnonzero(previous >= 0)
-    used, using = request[previous[again]], request[again]
+    used, using = references.reuse
     best = math.inf
     stretches = 1
     while stretches <= requests:

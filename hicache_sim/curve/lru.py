@@ -80,4 +80,5 @@ def error(references: References, pages: ArrayLike) -> Rates:
     if references.rate == 1.0:
         return np.zeros(sizes.shape)
     parts = [LruCurve.of(references.part(index, _PARTS)).rates(sizes) for index in range(_PARTS)]
-    return np.std(parts, axis=0, ddof=1) / math.sqrt(_PARTS)
+    spread: Rates = np.std(parts, axis=0, ddof=1) / math.sqrt(_PARTS)
+    return spread

@@ -65,6 +65,17 @@ class References:
         return _numbered(known * len(self.spaces) + self.space[self.request])
 
     @cached_property
+    def previous(self) -> Ints:
+        """[references] int64: the reference before each one to the same page, -1 if there is none."""
+        return previous_use(self.page)
+
+    @cached_property
+    def reuse(self) -> tuple[Ints, Ints]:
+        """[re-references] int64 each: number of the request that used a page before, and of the one that does again."""
+        again = np.flatnonzero(self.previous >= 0)
+        return self.request[self.previous[again]], self.request[again]
+
+    @cached_property
     def distinct(self) -> int:
         """Pages that are touched at all: an infinite cache misses each once."""
         return int(self.page.max()) + 1 if len(self.page) else 0
@@ -181,6 +192,15 @@ class _Taken:
         )
 
 
+def previous_use(page: Ints) -> Ints:
+    """[references] int64: the reference before each one to the same page, -1 if there is none."""
+    order = np.argsort(page, kind="stable")
+    again = page[order[1:]] == page[order[:-1]]
+    previous = np.full(len(page), -1, np.int64)
+    previous[order[1:][again]] = order[:-1][again]
+    return previous
+
+
 def _numbered(values: Ints) -> Ints:
     numbers: Ints = np.unique(values, return_inverse=True)[1].astype(np.int64)
     return numbers
@@ -198,4 +218,5 @@ def _hashes(atoms: Ints, space: Ints, seed: int) -> NDArray[np.uint64]:
         mixed += np.uint64((seed * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) % 2**64)
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return mixed ^ (mixed >> np.uint64(31))
+        hashed: NDArray[np.uint64] = mixed ^ (mixed >> np.uint64(31))
+        return hashed

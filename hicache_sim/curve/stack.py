@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .references import Ints, References
+from .references import Ints, References, previous_use
 
 
 def distances(references: References, leaf_first: bool = True) -> Ints:
@@ -37,15 +37,6 @@ def distances(references: References, leaf_first: bool = True) -> Ints:
     back = references.back_to_front
     first = references.starts[:-1][references.request]
     return _ranks(references.page[back], first)[back]
-
-
-def previous_use(page: Ints) -> Ints:
-    """[references] int64: the reference before each one to the same page, -1 if there is none."""
-    order = np.argsort(page, kind="stable")
-    again = page[order[1:]] == page[order[:-1]]
-    previous = np.full(len(page), -1, np.int64)
-    previous[order[1:][again]] = order[:-1][again]
-    return previous
 
 
 def _ranks(page: Ints, asked: Ints) -> Ints:
