@@ -53,3 +53,17 @@ def _lmdb(identity: StorageIdentity, options: Options) -> StorageClient:
     from .lmdb import from_options
 
     return from_options(identity, options)
+
+
+@BACKENDS.register("mooncake")
+def _mooncake(identity: StorageIdentity, options: Options) -> StorageClient:
+    from .mooncake import from_options
+
+    return from_options(identity, options)
+
+
+@BACKENDS.register("redis")
+def _redis(identity: StorageIdentity, options: Options) -> StorageClient:
+    from .redis import from_options
+
+    return from_options(identity, options)

@@ -19,7 +19,7 @@ def write_all(fd: int, buffers: Sequence[memoryview]) -> None:
     at, left = 0, list(buffers)
     while left:
         written = os.pwritev(fd, left[:IOV_MAX], at)
-        at, left = at + written, _rest(left, written)
+        at, left = at + written, remaining(left, written)
 
 
 def read_exactly(fd: int, buffers: Sequence[memoryview], size_bytes: int) -> bool:
@@ -30,11 +30,11 @@ def read_exactly(fd: int, buffers: Sequence[memoryview], size_bytes: int) -> boo
     at = os.preadv(fd, asked, 0)
     if at == size_bytes and asked is left:
         return True
-    left = _rest(left, at)
+    left = remaining(left, at)
     while left:
         to_the_end = len(left) <= IOV_MAX
         read = os.preadv(fd, left[:IOV_MAX], at)
-        at, left = at + read, _rest(left, read)
+        at, left = at + read, remaining(left, read)
         if at == size_bytes and (to_the_end or not read):
             return True
         if not read:
@@ -42,7 +42,7 @@ def read_exactly(fd: int, buffers: Sequence[memoryview], size_bytes: int) -> boo
     return False
 
 
-def _rest(buffers: list[memoryview], moved: int) -> list[memoryview]:
+def remaining(buffers: list[memoryview], moved: int) -> list[memoryview]:
     """What is left of `buffers` after `moved` bytes."""
     for at, buffer in enumerate(buffers):
         if moved < buffer.nbytes:

@@ -1,0 +1,223 @@
+"""Redis, Valkey, KeyDB: a value a page, on a server that forgets the pages used longest ago.
+
+Rules of this file
+- A value is the page in flat order and its seal. The server may answer with anything; what does not fit is no page.
+- Commands go in batches, replies come in order. Pages are received some at a time, so that neither the server nor the
+  wire is full of pages behind a hole.
+- Nobody is connected before the first call, and after an error the next call connects again: a server that comes back
+  is found.
+- A server without room (OOM) refuses pages. Any other refusal raises `StoreFailed`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from .client import Counts, PageMemory, Slots, StorageIdentity, StoreFailed
+from .gate import Gate
+from .naming import prefix
+from .options import Options, flag, number, text
+from .resp import Address, Connection, ReplyError, address, command
+from .seal import SEAL_BYTES, Digests, Sealer, Trust
+
+DEFAULT_URL = "redis://127.0.0.1:6379/0"
+WINDOW_BYTES = 8 << 20
+"""Pages asked for before the first of them is read."""
+_KEPT = 8
+"""Connections that wait for the next call."""
+
+
+def from_options(identity: StorageIdentity, options: Options) -> RedisClient:
+    """The client that an operator's settings ask for."""
+    to = address(options.take("url", _url, DEFAULT_URL, "REDIS_URL"))
+    timeout_s = options.take("timeout", number(0.001, what="seconds"), RedisClient.TIMEOUT_S)
+    verify = options.take("verify", flag, True)
+    options.end()
+    return RedisClient(identity, to, timeout_s, Digests() if verify else Trust())
+
+
+def _url(value: object) -> str:
+    address(text(value))
+    return text(value)
+
+
+class RedisClient:
+    """Satisfies `StorageClient` over a Redis server. timeout_s: the longest a call may take."""
+
+    TIMEOUT_S = 10.0
+
+    def __init__(
+        self, identity: StorageIdentity, to: Address, timeout_s: float = TIMEOUT_S, sealer: Sealer | None = None
+    ) -> None:
+        self.identity = identity
+        self._prefix = f"hicache:{prefix(identity)}"
+        self._sealer = sealer or Digests()
+        self._counts = Counts()
+        self._to = to
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._idle: list[Connection] = []
+        self._gate = Gate("the Redis store", self._hang_up)
+
+    # The interface
+
+    def exists(self, names: Sequence[str]) -> int:
+        with self._connection() as connection:
+            connection.send([command(b"EXISTS", self._key(name)) for name in names])
+            there = [connection.reply_or_raise() == 1 for _ in names]
+        return (*there, False).index(False)
+
+    def get(self, names: Sequence[str], host: PageMemory, slots: Slots) -> int:
+        good, pages = 0, slots.tolist()
+        window = max(1, WINDOW_BYTES // host.page_bytes)
+        with self._connection() as connection:
+            for first in range(0, len(names), window):
+                batch = names[first : first + window]
+                arrived = self._receive(connection, batch, host, pages[first : first + window])
+                good += arrived
+                if arrived < len(batch):
+                    break
+        self._counts.add("read_pages", good)
+        return good
+
+    def put(self, names: Sequence[str], host: PageMemory, slots: Slots) -> int:
+        pages = slots.tolist()
+        with self._connection() as connection:
+            connection.send([command(b"STRLEN", self._key(name)) for name in names])
+            there = [connection.reply_or_raise() == host.page_bytes + SEAL_BYTES for _ in names]
+            new = [at for at, known in enumerate(there) if not known]
+            self._counts.add("present_pages", len(names) - len(new))
+            for at in new:
+                connection.send(self._set(names[at], host.page_memory(pages[at]), host.page_bytes))
+            for at in new:
+                there[at] = _stored(connection)
+        written = sum(there[at] for at in new)
+        self._counts.add("written_pages", written)
+        self._counts.add("refused_pages", len(new) - written)
+        return (*there, False).index(False)
+
+    def clear(self) -> None:
+        with self._connection() as connection:
+            cursor = b"0"
+            while True:
+                connection.send([command(b"SCAN", cursor, b"MATCH", self._key("*"), b"COUNT", b"1000")])
+                cursor, keys = connection.reply_or_raise()  # type: ignore[assignment, misc]
+                if keys:
+                    connection.send([command(b"UNLINK", *keys)])  # type: ignore[misc]
+                    connection.reply_or_raise()
+                if cursor == b"0":
+                    return
+
+    def stats(self) -> dict[str, float]:
+        return self._counts.snapshot()
+
+    def close(self) -> None:
+        self._gate.close()
+
+    # Pages
+
+    def _key(self, name: str) -> bytes:
+        return f"{self._prefix}{name}".encode()
+
+    def _set(self, name: str, pieces: list[memoryview], page_bytes: int) -> list[bytes | memoryview]:
+        """The command that stores a page, as buffers."""
+        key = self._key(name)
+        head = b"*3\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n" % (len(key), key, page_bytes + SEAL_BYTES)
+        return [head, *pieces, self._sealer.seal(name, pieces) + b"\r\n"]
+
+    def _receive(self, connection: Connection, names: Sequence[str], host: PageMemory, pages: list[int]) -> int:
+        """Ask for pages and receive them; how many leading ones are good."""
+        connection.send([command(b"GET", self._key(name)) for name in names])
+        good, bad = 0, []
+        for at, (name, page) in enumerate(zip(names, pages, strict=True)):
+            size_bytes = _size_bytes(connection.line())
+            if good < at:
+                connection.skip(size_bytes) if size_bytes >= 0 else None
+            elif size_bytes < 0:
+                self._counts.add("missed_pages")
+            elif self._take(connection, name, size_bytes, host, page):
+                good += 1
+            else:
+                self._counts.add("bad_pages")
+                bad.append(self._key(name))
+        if bad:
+            # So that it is written again.
+            connection.send([command(b"UNLINK", *bad)])
+            connection.reply_or_raise()
+        return good
+
+    def _take(self, connection: Connection, name: str, size_bytes: int, host: PageMemory, page: int) -> bool:
+        if size_bytes != host.page_bytes + SEAL_BYTES:
+            connection.skip(size_bytes)
+            return False
+        pieces, seal = host.page_memory(page), memoryview(bytearray(SEAL_BYTES))
+        connection.fill([*pieces, seal])
+        return self._sealer.fits(seal, name, pieces)
+
+    # Connections
+
+    @contextmanager
+    def _connection(self) -> Iterator[Connection]:
+        """One that nobody else uses. It is kept for the next call, unless this one fails."""
+        with self._gate:
+            connection = None
+            try:
+                connection = self._connect()
+                yield connection
+            except (OSError, ReplyError) as error:
+                self._hang_up()
+                if connection is not None:
+                    connection.close()
+                raise StoreFailed(f"Redis at {self._to.path or f'{self._to.host}:{self._to.port}'}: {error}") from error
+            except BaseException:
+                if connection is not None:
+                    connection.close()
+                raise
+            self._keep(connection)
+
+    def _connect(self) -> Connection:
+        deadline_s = time.monotonic() + self._timeout_s
+        while (connection := self._take_idle()) is not None:
+            if connection.alive:
+                connection.deadline_s = deadline_s
+                return connection
+            connection.close()
+        return Connection(self._to, deadline_s)
+
+    def _take_idle(self) -> Connection | None:
+        with self._lock:
+            return self._idle.pop() if self._idle else None
+
+    def _keep(self, connection: Connection) -> None:
+        with self._lock:
+            kept = len(self._idle) < _KEPT
+            if kept:
+                self._idle.append(connection)
+        if not kept:
+            connection.close()
+
+    def _hang_up(self) -> None:
+        while (connection := self._take_idle()) is not None:
+            connection.close()
+
+
+def _size_bytes(line: bytes) -> int:
+    """How long the value is that a reply to GET begins; -1: there is none."""
+    if line[:1] == b"-":
+        raise ReplyError(line[1:].decode(errors="replace"))
+    if line[:1] != b"$":
+        raise ConnectionError(f"this is not Redis: {line[:40]!r}")
+    return int(line[1:])
+
+
+def _stored(connection: Connection) -> bool:
+    """Whether a page was stored. ReplyError: refused, for another reason than that there is no room."""
+    reply = connection.reply()
+    if isinstance(reply, ReplyError):
+        if str(reply).startswith("OOM"):
+            return False
+        raise reply
+    return True
