@@ -21,6 +21,7 @@ from hicache_ref.config.records import DeviceFacts, Resolved
 from hicache_ref.config.resolve import resolve
 from hicache_ref.config.server_args import ConfigError, ServerArgs
 
+from .calibration import Calibration, find_calibration
 from .compute import Roofline
 from .copies import CopyModel
 from .faults import FaultyStore, parse_fault
@@ -59,6 +60,8 @@ class Plan:
     model: ModelShape
     hardware: HardwareProfile
     store: StoreProfile | None
+    calibration: Calibration | None = None
+    """Where the machine was measured: what it computes, and how its copies and stores did."""
 
     @property
     def page_tokens(self) -> int:
@@ -81,24 +84,35 @@ def plan(config: RunConfig) -> Plan:
     if args.enable_hierarchical_cache is None:
         args = replace(args, enable_hierarchical_cache=True)
     hardware = load_profile(config.hardware, **config.hardware_numbers)
-    model = load_model(args.model_path or DEFAULT_MODEL)
+    calibration = find_calibration(config.hardware)
+    if calibration is not None:
+        args = calibration.fill(args)
+    model = calibration.model() if calibration else load_model(args.model_path or DEFAULT_MODEL)
     device = DeviceFacts()
     if not config.untimed:
-        device = DeviceFacts(int(hardware.hbm_bytes), int(hardware.dram_bytes), is_sm100=hardware.name.startswith("b"))
+        gpu = DeviceFacts(int(hardware.hbm_bytes), int(hardware.dram_bytes), is_sm100=hardware.name.startswith("b"))
+        device = calibration.device if calibration else gpu
     resolved = resolve(
         args, config.profile, model=model, device=device, rules=changed_rules(config.profile, config.rules)
     )
     store = None
     if resolved.storage is not None:
-        backend = resolved.storage.backend
-        if config.store is None and backend not in DEFAULT_STORES:
-            why, do = "no numbers for this store were found", "say which to use with --store"
-            raise ConfigError(f"--hicache-storage-backend {backend}", why, do, "hicache list stores")
-        store = load_store(config.store or DEFAULT_STORES[backend], **config.store_numbers)
+        store = _store(config, resolved.storage.backend, calibration)
     elif config.store or config.store_numbers or config.faults:
         what = "a store profile, its numbers and faults"
         raise ConfigError(what, "there is no L3 in this configuration", "add --hicache-storage-backend", "replay")
-    return Plan(config, resolved, model, hardware, store)
+    return Plan(config, resolved, model, hardware, store, calibration)
+
+
+def _store(config: RunConfig, backend: str, calibration: Calibration | None) -> StoreProfile:
+    """The profile that was named, else what was measured here, else the one for this backend."""
+    measured = calibration.store(backend, **config.store_numbers) if calibration and config.store is None else None
+    if measured is not None:
+        return measured
+    if config.store is None and backend not in DEFAULT_STORES:
+        why, do = "no numbers for this store were found", "say which to use with --store"
+        raise ConfigError(f"--hicache-storage-backend {backend}", why, do, "hicache list stores")
+    return load_store(config.store or DEFAULT_STORES[backend], **config.store_numbers)
 
 
 def make_faulty_store(made: Plan) -> FaultyStore | None:
@@ -118,7 +132,12 @@ def make_plane(made: Plan, env: Environment, store: FaultyStore | None) -> SimPl
     tp_size, kv_dtype = resolved.attention_tp_size, args.kv_cache_dtype or "auto"
     shape = geometry(made.model, resolved.page_size, tp_size, kv_dtype)
     layout, backend = args.hicache_mem_layout or "layer_first", args.hicache_io_backend or "kernel"
-    copies = CopyModel(layout, backend, shape, made.hardware)
-    costs = Roofline(made.model, made.hardware, tp_size, kv_dtype)
+    measured = made.calibration
+    priced = measured.copies(backend, layout, made.hardware) if measured else None
+    copies = CopyModel(layout, backend, shape, made.hardware, priced)
+    costs = measured.costs if measured else Roofline(made.model, made.hardware, tp_size, kv_dtype)
+    between_s = measured.between_batches_s if measured else 0.0
     replicated = made.model.attention.replicated
-    return SimPlane(env, made.hardware, copies, costs, tp_size, store, made.store, replicated, made.config.seed)
+    return SimPlane(
+        env, made.hardware, copies, costs, tp_size, store, made.store, replicated, made.config.seed, between_s
+    )

@@ -18,6 +18,8 @@ import click
 COMMANDS: dict[str, tuple[str, str]] = {
     "replay": ("hicache_sim.commands.replay", "replay"),
     "run": ("hicache_ref.run.command", "run"),
+    "calibrate": ("hicache_ref.calibrate.command", "calibrate"),
+    "curve": ("hicache_sim.commands.curve", "curve"),
     "sweep": ("hicache_sim.commands.sweep", "sweep"),
     "report": ("hicache_sim.commands.report", "report"),
     "trace": ("hicache_sim.commands.trace", "trace"),

@@ -226,12 +226,13 @@ def _longer(start: float, end: float, a: Piece, b: Piece) -> list[Piece]:
 class Fitted(_Piecewise):
     """Coefficients from a calibration file.
 
-    prefill: a + b * new tokens + c * (query, key) pairs; decode step: a + b * sequences + c * context tokens.
+    prefill: a + b * new tokens + c * (query, key) pairs + d * tokens read, cached or new + e * sequences (d and e where
+    they are given); decode step: a + b * sequences + c * context tokens.
     """
 
     def __init__(self, layers: int, prefill: Mapping[str, float], decode: Mapping[str, float]) -> None:
         super().__init__(layers)
-        self.prefill = _coefficients("prefill", prefill)
+        self.prefill = (*_coefficients("prefill", prefill), *_coefficients("prefill", prefill, "de", 0.0))
         self.decode = _coefficients("decode", decode)
 
     @classmethod
@@ -243,24 +244,30 @@ class Fitted(_Piecewise):
         return cls(int(calibration["layers"]), calibration["prefill"], calibration["decode"])
 
     def prefill_s(self, pairs: Iterable[tuple[int, int]]) -> float:
-        a, b, c = self.prefill
-        new, scores = 0, 0
+        a, b, c, d, e = self.prefill
+        new = scores = read = requests = 0
         for prefix_tokens, new_tokens in pairs:
+            requests += 1
             new += new_tokens
+            read += prefix_tokens + new_tokens
             scores += new_tokens * prefix_tokens + new_tokens * (new_tokens + 1) // 2
-        return a + b * new + c * scores if new else 0.0
+        return a + b * new + c * scores + d * read + e * requests if new else 0.0
 
     def _pieces(self, batch: int) -> tuple[Piece, ...]:
         a, b, c = self.decode
         return (Piece(math.inf, a + b * batch, c),)
 
 
-def _coefficients(what: str, given: Mapping[str, float]) -> tuple[float, float, float]:
+def _coefficients(
+    what: str, given: Mapping[str, float], names: str = "abc", default: float | None = None
+) -> tuple[float, ...]:
+    """Numbers by name, `default` where one is not given."""
     try:
-        a, b, c = (float(given[key]) for key in "abc")
+        found = tuple(float(given[key] if default is None else given.get(key, default)) for key in names)
     except (KeyError, TypeError, ValueError):
-        raise ComputeError(f"{what} needs numbers a, b and c, not {dict(given)}") from None
+        raise ComputeError(f"{what} needs numbers {', '.join(names[:-1])} and {names[-1]}, not {dict(given)}") from None
     # A step that takes no time would make `decode_steps` endless; a falling one is a bad fit.
-    if min(a, b, c) < 0 or a + b <= 0:
-        raise ComputeError(f"{what} coefficients must not be negative, nor a and b both zero: {a:g}, {b:g}, {c:g}")
-    return a, b, c
+    if min(found) < 0 or (default is None and sum(found[:2]) <= 0):
+        numbers = ", ".join(f"{each:g}" for each in found)
+        raise ComputeError(f"{what} coefficients must not be negative, nor a and b both zero: {numbers}")
+    return found

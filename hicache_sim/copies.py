@@ -41,6 +41,14 @@ class CopyCost(NamedTuple):
         return self.overhead_s + self.link_bytes / link_bytes_per_s
 
 
+class Measured(NamedTuple):
+    """What a calibration has found for one combination. compute_share: of compute's time, while a copy runs."""
+
+    load: Direction
+    backup: Direction
+    compute_share: float
+
+
 @dataclass(frozen=True)
 class Direction:
     """What one direction costs: fixed, by launch and by piece, and the share of the link that bytes reach."""
@@ -114,18 +122,28 @@ class CopyModel:
     when part i is there. While a copy runs, compute is slower by the share `compute_slowdown`.
     """
 
-    def __init__(self, layout: str, io_backend: str, geometry: KvGeometry, hardware: HardwareProfile) -> None:
+    def __init__(
+        self,
+        layout: str,
+        io_backend: str,
+        geometry: KvGeometry,
+        hardware: HardwareProfile,
+        measured: Measured | None = None,
+    ) -> None:
         operators(io_backend, layout, geometry.pool)  # raises where upstream has none
         self.layout: Layout = find_layout(layout)
         self.io_backend: IoBackend = find_io_backend(io_backend)
         self.geometry = geometry
         self.parts = geometry.layers if self.io_backend.layerwise else 1
-        self.compute_slowdown = hardware.kernel_blocks / hardware.sms if self.io_backend.takes_sms else 0.0
-
-        pricing, row_bytes = PRICINGS[io_backend], self.layout.element_bytes(geometry)
-        self.load_direction = pricing.load(hardware, row_bytes)
-        self.backup_direction = pricing.backup(hardware, row_bytes)
-        self._launches = pricing.launches_per_part
+        if measured is not None:
+            self.load_direction, self.backup_direction, self.compute_slowdown = measured
+            self._launches = 1
+        else:
+            self.compute_slowdown = hardware.kernel_blocks / hardware.sms if self.io_backend.takes_sms else 0.0
+            pricing, row_bytes = PRICINGS[io_backend], self.layout.element_bytes(geometry)
+            self.load_direction = pricing.load(hardware, row_bytes)
+            self.backup_direction = pricing.backup(hardware, row_bytes)
+            self._launches = pricing.launches_per_part
         self._merges = self.layout.merges_pages
         self._layer_pieces = self.layout.load_segments(geometry, 1).pieces
         self._layers_per_part = geometry.layers // self.parts

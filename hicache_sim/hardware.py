@@ -128,8 +128,14 @@ class StoreProfile(_Profile):
     """Asking which of 128 pages exist."""
     p99_over_p50: float
     """How long the tail of a batch's time is."""
+    write_times: float
+    """Latencies of a write, in those of a read."""
     nic_share: float
     """Share of the traffic that crosses the node's NIC: 0 for a local store."""
+    compute_share: float
+    """Share of compute's time that its threads take while pages move: 0 where compute has its own processors."""
+    objects: str
+    """What it keeps under one name: a key of OBJECTS."""
 
     eviction: str
     """A key of EVICTIONS."""
@@ -164,11 +170,17 @@ EVICTIONS = {
     "ttl": "forgets an object when its lease, from the last write or read, is over",
     "watermark_cleaner": "a cleaner wakes now and then and deletes the oldest files down to the low watermark (NIXL)",
 }
+OBJECTS = {
+    "page": "a page",
+    "buffer": "each piece of a page that is contiguous in host memory (zero-copy)",
+}
 PARTIALS = {
     "per_page": "the other pages succeed",
     "stops": "pages before it succeed",
     "all_or_nothing": "the whole batch fails",
 }
+
+_CHOICES = {"eviction": EVICTIONS, "objects": OBJECTS, "partial_get": PARTIALS, "partial_set": PARTIALS}
 
 _P = TypeVar("_P", bound=_Profile)
 
@@ -177,7 +189,7 @@ def _number(cls: type[_Profile], name: str, value: Any) -> Any:
     """`value` as this field of the record wants it."""
     wanted = {each.name: each.type for each in fields(cls)}[name]
     if wanted == "str":
-        choices = {"eviction": EVICTIONS, "partial_get": PARTIALS, "partial_set": PARTIALS}.get(name)
+        choices = _CHOICES.get(name)
         if choices is not None and value not in choices:
             raise ProfileError(f"{name} cannot be {value!r}; known: {', '.join(choices)}")
         return str(value)
@@ -455,6 +467,9 @@ _MOONCAKE = _make(
         "object_latency_s": (2e-6, "~ RDMA small message: 0.8 us for 32 B, 4.6 us for 32 KiB (a thesis' table)"),
         "probe_latency_s": (320e-6, f"measured, {_MC}: batch_is_exist of 128 keys, median 0.29 to 0.45 ms"),
         "p99_over_p50": (2.0, _NO_TAIL),
+        "write_times": (1.0, "~ a write's round trips as a read's"),
+        "compute_share": (0.0, "~ its threads run on processors of the host that compute does not need"),
+        "objects": ("buffer", "SGLang storage/mooncake_store: keys from get_page_buffer_meta"),
         "nic_share": (1.0, "a store across the network"),
         "eviction": ("watermark_lease", "Mooncake documentation"),
         "high_watermark": (0.90, "Mooncake documentation: eviction_high_watermark_ratio (SGLang's README: 0.95)"),
@@ -505,6 +520,9 @@ _3FS = _make(
         "object_latency_s": (1e-3, "~ one storage round trip"),
         "probe_latency_s": (3.1e-3, "measured: SGLang's small metadata server, loopback, 128 keys"),
         "p99_over_p50": (3.0, "~ no published tail found"),
+        "write_times": (1.0, "~ a write's round trips as a read's"),
+        "compute_share": (0.0, "~ its threads run on processors of the host that compute does not need"),
+        "objects": ("buffer", "~ as Mooncake"),
         "nic_share": (1.0, "a store across the network"),
         "eviction": ("lru_page_table", "SGLang storage/hf3fs: reserve takes the LRU page at once"),
         "high_watermark": (1.0, "SGLang storage/hf3fs: evicts only when no page is free"),
@@ -532,6 +550,9 @@ _NIXL = _make(
         "object_latency_s": (100e-6, "~ one NVMe read"),
         "probe_latency_s": (3.3e-3, "measured on a 2-core VM: exists of 129 keys, 3.3 to 3.9 ms"),
         "p99_over_p50": (3.0, "~ no published tail found"),
+        "write_times": (1.0, "~ a write's round trips as a read's"),
+        "compute_share": (0.0, "~ its threads run on processors of the host that compute does not need"),
+        "objects": ("buffer", "~ as Mooncake"),
         "nic_share": (0.0, "a local store"),
         "eviction": ("watermark_cleaner", "SGLang 0.5.23 storage/nixl: l3_cleaner, every 30 s, oldest files first"),
         "high_watermark": (0.80, "SGLang 0.5.23 storage/nixl: l3_cleaner_high_watermark"),
@@ -559,6 +580,7 @@ _FILE = _vary(
         "object_latency_s": (20e-6, "~ open, read, close of a cached file"),
         "probe_latency_s": (1.1e-3, "measured on a 2-core VM: exists of 129 keys, 1.0 to 1.2 ms"),
         "p99_over_p50": (8.0, "~ a page that is not cached: fio, 64 KiB, 0.11 and 4 ms"),
+        "objects": ("page", "SGLang v0.5.7 HiCacheFile: a file a page"),
         "eviction": ("none", "SGLang v0.5.7 HiCacheFile: never deletes"),
         "high_watermark": (1.0, "SGLang v0.5.7 HiCacheFile: never deletes"),
         "low_watermark": (1.0, "SGLang v0.5.7 HiCacheFile: never deletes"),
@@ -581,6 +603,9 @@ _REDIS = _make(
         "object_latency_s": (0.0, "in the bandwidth"),
         "probe_latency_s": (0.2e-3, "~ measured on a 2-core VM: one exists 0.17 ms, pipelined"),
         "p99_over_p50": (2.0, _NO_TAIL),
+        "write_times": (1.0, "~ a write's round trips as a read's"),
+        "compute_share": (0.0, "~ its threads run on processors of the host that compute does not need"),
+        "objects": ("page", "SGLang's dynamic backend: batch_set of pages"),
         "nic_share": (0.0, "a local store"),
         "eviction": ("lru", "maxmemory-policy allkeys-lru"),
         "high_watermark": (1.0, "Redis: evicts at maxmemory"),
@@ -660,7 +685,7 @@ def _load(known: Mapping[str, _P], name_or_path: str | Path, overrides: Mapping[
 def _read(known: Mapping[str, _P], path: Path, what: str) -> _P:
     """A file is an object: `base` (a known name), optional `name` and `description`, and numbers.
 
-    A number is a number, or an object of `value` and `source`.
+    A number is a number, or an object of `value` and `source`. A calibration's machine is its `hardware`.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -668,12 +693,26 @@ def _read(known: Mapping[str, _P], path: Path, what: str) -> _P:
         raise ProfileError(f"cannot read {path}: {error.strerror}") from None
     except ValueError:
         raise ProfileError(f"{path} is not JSON") from None
-    if not isinstance(content, dict) or content.get("base") not in known:
+    if isinstance(content, dict) and isinstance(content.get("hardware"), dict):
+        content = content["hardware"]
+    return _of_mapping(known, content, path, what)
+
+
+def _of_mapping(known: Mapping[str, _P], given: Any, path: Path, what: str) -> _P:
+    if not isinstance(given, dict) or given.get("base") not in known:
         raise ProfileError(f"{path} needs a 'base', the {what} it changes: one of {', '.join(known)}")
+    content = dict(given)
     base = known[content.pop("base")]
     name, description = content.pop("name", path.stem), content.pop("description", f"{base.description}, changed")
     numbers = {each: _with_source(value, path) for each, value in content.items()}
     return _vary(base, str(name), str(description), numbers)
+
+
+def store_of(given: Any, path: Path, name: str, **overrides: Any) -> StoreProfile:
+    """A store profile from an object that a calibration holds."""
+    profile = replace(_of_mapping(STORES, given, path, "store profile"), name=name)
+    changed = {each: (value, "overridden by the caller") for each, value in overrides.items()}
+    return _vary(profile, name, profile.description, changed) if changed else profile
 
 
 def _with_source(value: Any, path: Path) -> tuple[Any, str]:

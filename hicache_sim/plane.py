@@ -101,10 +101,12 @@ class StoreClient:
         self.store = store
         machine = plane.machine
         # MLA: every rank has the same rows, and rank 0 alone writes them (article 5.5).
-        self._objects = plane.objects_per_page * (1 if replicated else machine.ranks)
+        objects_per_page = OBJECTS_PER_PAGE[profile.objects](plane.buffers_per_page)
+        self._objects = objects_per_page * (1 if replicated else machine.ranks)
+        self.side = Side(plane.env, profile.compute_share)
         self.reads = Calls(self, machine.store_read, machine.nic_in, page_bytes * machine.ranks)
         written_bytes = page_bytes if replicated else page_bytes * machine.ranks
-        self.writes = Calls(self, machine.store_write, machine.nic_out, written_bytes)
+        self.writes = Calls(self, machine.store_write, machine.nic_out, written_bytes, profile.write_times)
         self._tails = Tails(seed, profile.tail_sigma, plane.ranks)
         self._partial_get = PARTIAL_BATCHES[profile.partial_get]
         self._partial_set = PARTIAL_BATCHES[profile.partial_set]
@@ -130,6 +132,7 @@ class StoreClient:
     # What they cost, and what becomes of them
 
     def latency_s(self, pages: int) -> float:
+        """Of a batch that is read, before its bytes."""
         profile = self._profile
         waves = math.ceil(pages * self._objects / profile.concurrency)
         return (profile.batch_latency_s + waves * profile.object_latency_s) * self._tails.draw()
@@ -195,7 +198,8 @@ class Tails:
 class Calls:
     """One direction of the store: how many bytes a page is there, and the links they cross."""
 
-    def __init__(self, client: StoreClient, end: Link, nic: Link, page_bytes: float) -> None:
+    def __init__(self, client: StoreClient, end: Link, nic: Link, page_bytes: float, times: float = 1.0) -> None:
+        """times: its latencies, in those of a read."""
         plane, share = client.plane, client._profile.nic_share
         legs = [(end, 1.0), (plane.machine.dram, 1.0)]
         if share:
@@ -203,14 +207,16 @@ class Calls:
         self._client = client
         self._plane = plane
         self._page_bytes = page_bytes
+        self._times = times
         self.path = Path(legs)
 
     def send(self, batch: Batch, pages: int, verdict: Verdict) -> None:
         """Move what the store answered for a batch of `pages`."""
+        self._client.side.change(+1)
         if verdict.fails_after_s is not None:
             Call(self._plane.env, verdict.fails_after_s, batch.over)
             return
-        head_s = self._client.latency_s(pages) * verdict.factor
+        head_s = self._client.latency_s(pages) * self._times * verdict.factor
         self._plane.machine.fabric.send(batch, head_s, verdict.pages * self._page_bytes * verdict.factor)
 
 
@@ -257,6 +263,7 @@ class Fetch(Batch):
 
     def over(self) -> None:
         client, op = self.client, self.op
+        client.side.change(-1)
         good = client.was_read(self.names, self.verdict)
         self.done_pages += good
         short = good < len(self.names)
@@ -277,6 +284,7 @@ class Write(Batch):
 
     def over(self) -> None:
         client = self.client
+        client.side.change(-1)
         good = client.was_written(self.names, self.verdict)
         self.done_pages += good
         # Upstream gives up on the operation when a batch is not whole.
@@ -329,12 +337,36 @@ class Clear(Job):
 NOTHING = Verdict(0)
 
 
+OBJECTS_PER_PAGE: dict[str, Callable[[int], int]] = {"page": lambda buffers: 1, "buffer": lambda buffers: buffers}
+"""How many objects a page is, by the store profile's word for them."""
+
 PARTIAL_BATCHES: dict[str, Callable[[int, int], int]] = {
     "per_page": lambda good, asked: good,
     "stops": lambda good, asked: good,
     "all_or_nothing": lambda good, asked: good if good == asked else 0,
 }
 """Leading pages of a batch that count, by the store profile's word for it."""
+
+
+class Side:
+    """Work beside the device that takes a share of its time, while there is any."""
+
+    def __init__(self, env: Environment, share: float) -> None:
+        self._env = env
+        self._share = share
+        self._jobs = 0
+        self._since_s = 0.0
+        self._lost_s = 0.0
+
+    def change(self, jobs: int) -> None:
+        """So many more are under way."""
+        self._lost_s = self.lost_s()
+        self._since_s = self._env.now
+        self._jobs += jobs
+
+    def lost_s(self) -> float:
+        """Seconds of the device's time taken so far."""
+        return self._lost_s + (self._share * (self._env.now - self._since_s) if self._jobs else 0.0)
 
 
 class _Look(Alarm):
@@ -349,13 +381,17 @@ class _Look(Alarm):
 
 
 class Device:
-    """One batch at a time, slowed by copy kernels, and waiting for the layers it needs."""
+    """One batch at a time, slowed by what works beside it, and waiting for the layers it needs.
 
-    def __init__(self, plane: SimPlane, costs: Costs, parts: int, slowdown: float) -> None:
+    between_s: passes before a batch begins.
+    """
+
+    def __init__(self, plane: SimPlane, costs: Costs, parts: int, sides: Sequence[Side], between_s: float) -> None:
         self._plane = plane
         self._costs = costs
         self._parts = parts
-        self._slowdown = slowdown
+        self._sides = sides
+        self._between_s = between_s
         self._op: Op | None = None
         self._look: _Look | None = None
         """The alarm in force."""
@@ -366,9 +402,9 @@ class Device:
     def start(self, op: Op) -> None:
         self._op = op
         self._batch = op.batch
-        self._start_s = self._plane.env.now
+        self._start_s = self._plane.env.now + self._between_s
         self._work_s = op.batch.seconds(self._costs)
-        self._slow_from_s = self._plane.copied_s()
+        self._slow_from_s = self._lost_s()
         self._floor_s = 0.0
         self._pending = set(self._plane.loading.intersection(op.batch.loads))
         self._check()
@@ -400,7 +436,13 @@ class Device:
     def _done_s(self) -> float:
         """Seconds of work done so far."""
         passed_s = self._plane.env.now - self._start_s
-        return passed_s - self._slowdown * (self._plane.copied_s() - self._slow_from_s)
+        return passed_s - (self._lost_s() - self._slow_from_s)
+
+    def _lost_s(self) -> float:
+        lost_s = 0.0
+        for side in self._sides:
+            lost_s += side.lost_s()
+        return lost_s
 
     def _check(self) -> None:
         """End the batch, or look again when it could have ended."""
@@ -423,7 +465,7 @@ class Device:
         assert op is not None
         self._op = None
         passed_s = plane.env.now - self._start_s
-        slowed_s = self._slowdown * (plane.copied_s() - self._slow_from_s)
+        slowed_s = self._lost_s() - self._slow_from_s
         self.busy_s += passed_s
         self.slowed_s += min(slowed_s, passed_s)
         self.waited_s += max(passed_s - self._work_s - slowed_s, 0.0)
@@ -504,22 +546,25 @@ class SimPlane:
         store_profile: StoreProfile | None = None,
         replicated: bool = False,
         seed: int = 0,
+        between_batches_s: float = 0.0,
     ) -> None:
         self.env = env
         self.ranks = ranks
         self.machine = Machine(env, hardware, store_profile, ranks)
-        self.objects_per_page = copies.layout.objects_per_page(copies.geometry) if copies.layout.stored else 1
+        self.buffers_per_page = copies.layout.objects_per_page(copies.geometry) if copies.layout.stored else 1
         page_bytes = copies.geometry.page_bytes
         self.capabilities = Capabilities(page_bytes, copies.geometry.layers, ranks, store is not None)
         machine = self.machine
         self.writer = CopyEngine(self, "backup", machine.d2h, copies.backup, copies.backup_direction.efficiency)
         self.loader = CopyEngine(self, "load", machine.h2d, copies.load, copies.load_direction.efficiency)
-        self.device = Device(self, costs, copies.parts, copies.compute_slowdown)
+        self._copy_side = Side(env, copies.compute_slowdown)
         self.client = (
             StoreClient(self, store_profile, store, page_bytes, replicated, seed)
             if store is not None and store_profile is not None
             else None
         )
+        sides = [self._copy_side, *([self.client.side] if self.client is not None else [])]
+        self.device = Device(self, costs, copies.parts, sides, between_batches_s)
         self.op_counts = dict.fromkeys(OpKind, 0)
         self.meters = SimMeters(self)
         self.loading: set[int] = set()
@@ -531,9 +576,6 @@ class SimPlane:
         self._reports: list[Report] = []
         self._cancelled: set[int] = set()
         self._open: set[int] = set()
-        self._copies = 0
-        self._copied_s = 0.0
-        self._copies_since_s = 0.0
         self._run: dict[OpKind, Callable[[Op], None]] = {
             OpKind.BACKUP: self._backup,
             OpKind.LOAD: self._load,
@@ -585,13 +627,7 @@ class SimPlane:
 
     def copying(self, change: int) -> None:
         """A copy between L1 and L2 begins or ends."""
-        self._copied_s = self.copied_s()
-        self._copies_since_s = self.env.now
-        self._copies += change
-
-    def copied_s(self) -> float:
-        """Seconds so far in which copies ran."""
-        return self._copied_s + (self.env.now - self._copies_since_s if self._copies else 0.0)
+        self._copy_side.change(change)
 
     def _backup(self, op: Op) -> None:
         self.writer.stream.give(Copy(self.writer, op))

@@ -1,0 +1,178 @@
+"""Measure this machine: the library behind `hicache calibrate`.
+
+Rules of this file
+- What a calibration holds is here, in the order in which it is measured; how a thing is measured is its own module's,
+  what becomes of it in the file is `record`'s.
+- Stores are measured under a name of their own (`TAG`): pages that others keep there are neither read nor removed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ..config.layouts import find_layout
+from ..config.server_args import ConfigError
+from ..control.types import Op
+from ..data.storage.client import StorageClient
+from ..data.storage.registry import BACKENDS, make_client
+from ..run.setup import Machine, RealConfig, RealPlan, identity, make_machine, plan
+from . import machine as where
+from .beside import lost
+from .compute import ComputeBench
+from .copies import blocks, links, operators
+from .driver import between_batches
+from .memory import dram
+from .record import Found, content
+from .rig import Batch, Rig
+from .samples import Spread
+from .stores import StoreBench, StoreFigures
+
+SECONDS = 90.0
+POOL_TOKENS = 1 << 16
+"""L1 where the flags do not say: enough for the longest batches."""
+LONGEST_TOKENS = 16384
+"""Of a sequence."""
+SIDE_TOKENS, SIDE_PAGES = 1024, 32
+"""Of the batch that is timed beside copies, and of these."""
+TAG = "calibration"
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to measure. stores: names of storage backends. seconds: about how long to take. tell: of each part."""
+
+    stores: tuple[str, ...] = ()
+    seconds: float = SECONDS
+    tell: Tell = field(default=lambda what: None)
+
+
+def calibrate(config: RealConfig, wanted: Wanted | None = None, command: str = "") -> dict[str, Any]:
+    """The content of a calibration file. ValueError: bad flags, in one line. RigFailed: the machine does not work."""
+    wanted = wanted or Wanted()
+    before = where.load()
+    with TemporaryDirectory(prefix="hicache-calibrate-") as folder:
+        bench = _Bench(config, wanted, Path(folder))
+        found = bench.measure()
+    about = where.about(bench.made.device) | {"command": command}
+    about["load averages"] = f"{before} before; {where.load()} after"
+    return content(about, bench.made, found)
+
+
+def write(path: Path, calibration: Mapping[str, Any]) -> None:
+    """As JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(calibration, indent=1) + "\n", encoding="utf-8")
+
+
+class _Bench:
+    """One calibration."""
+
+    def __init__(self, config: RealConfig, wanted: Wanted, folder: Path) -> None:
+        given = config.args.hicache_storage_backend
+        self._stores = list(dict.fromkeys([*([given] if given else []), *wanted.stores]))
+        for name in self._stores:
+            if name not in BACKENDS:
+                raise ConfigError(f"--storage {name}: known are {', '.join(BACKENDS)}")
+        args = replace(
+            config.args,
+            max_total_tokens=config.args.max_total_tokens or POOL_TOKENS,
+            hicache_storage_backend=self._stores[0] if self._stores else None,
+        )
+        self.made: RealPlan = plan(replace(config, args=args))
+        self._seconds, self._tell = wanted.seconds, wanted.tell
+        self._folder = folder
+
+    def measure(self) -> Found:
+        """Everything, one thing after the other: nothing may disturb what is timed."""
+        made, seconds = self.made, self._seconds
+        self._tell("copies between L1 and L2, every operator")
+        matrix = list(operators(made.geometry, made.codec.store_dtype, made.device, 0.25 * seconds))
+        self._tell("host memory")
+        memory = dram(0.03 * seconds)
+        stores = {name: self._store(name, 0.15 * seconds / len(self._stores)) for name in self._stores}
+        client = self._client(self._stores[0]) if self._stores else None
+        with make_machine(made, lambda op: op.batch, client=client) as machine:
+            rig = Rig(machine.plane)
+            pages = min(made.resolved.l1_pages, made.resolved.l2_pages)
+            self._tell("links")
+            carried = links(rig, pages, pages, made.geometry.page_bytes, 0.07 * seconds)
+            bench = ComputeBench(rig, made.page_tokens, made.resolved.l1_pages, LONGEST_TOKENS)
+            self._tell("prefill")
+            prefill = bench.prefill(0.22 * seconds)
+            self._tell("decode")
+            decode = bench.decode(0.15 * seconds)
+            self._tell("compute beside copies and the store")
+            by_copies, by_store = self._beside(machine, rig, 0.1 * seconds)
+        self._tell("the scheduler between batches")
+        return Found(
+            matrix, memory, stores, carried, prefill, decode, by_copies, by_store, between_batches(made.config)
+        )
+
+    # Stores
+
+    def _client(self, name: str) -> StorageClient:
+        storage = self.made.resolved.storage
+        given = dict(storage.rest) if storage is not None else {}
+        own = replace(identity(self.made), tag=TAG)
+        return make_client(name, own, PLACES.get(name, _anywhere)(self._folder) | given)
+
+    def _store(self, name: str, budget_s: float) -> StoreFigures:
+        self._tell(f"store {name}")
+        made, client = self.made, self._client(name)
+        layout = find_layout(made.resolved.args.hicache_mem_layout or "layer_first")
+        try:
+            return StoreBench(client, layout, made.geometry, made.codec.store_dtype).measure(budget_s)
+        finally:
+            client.close()
+
+    # Side by side
+
+    def _beside(self, machine: Machine, rig: Rig, budget_s: float) -> tuple[Spread, Spread | None]:
+        """Shares of a prefill's time that copies, and the store's calls, take from it."""
+        made = self.made
+        pages = min(made.resolved.l1_pages, made.resolved.l2_pages)
+        tokens = min(SIDE_TOKENS, made.page_tokens * (pages // 2))
+        batch = Batch([(0, tokens)], made.page_tokens, pages)
+        some = blocks(min(SIDE_PAGES, pages), pages, 1)
+        by_copies = lost(
+            rig, batch, _in_turn(lambda: rig.load(some, some), lambda: rig.backup(some, some)), budget_s / 2
+        )
+        if machine.client is None:
+            return by_copies, None
+        numbers = itertools.count()
+        names = [f"{next(numbers):064x}" for _ in some]
+        rig.seconds(rig.store(some, names))
+
+        def write() -> Op:
+            return rig.store(some, [f"{next(numbers):064x}" for _ in some])
+
+        by_store = lost(rig, batch, _in_turn(write, lambda: rig.fetch(some, names)), budget_s / 2)
+        machine.client.clear()
+        return by_copies, by_store
+
+
+def _in_turn(*makers: Callable[[], Op]) -> Callable[[], Op]:
+    """One after the other, again and again."""
+    turns = itertools.cycle(makers)
+
+    def make() -> Op:
+        maker: Callable[[], Op] = next(turns)
+        return maker()
+
+    return make
+
+
+def _anywhere(folder: Path) -> dict[str, Any]:
+    return {}
+
+
+PLACES: dict[str, Callable[[Path], dict[str, Any]]] = {"file": lambda folder: {"file_storage_path": str(folder)}}
+"""Settings of a store that lives in a folder, where the flags name none."""
