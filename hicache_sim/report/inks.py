@@ -9,6 +9,20 @@ Rules of this file
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+_LINES = {"symbol": "rect", "dashArrayX": [1, 0], "color": "var(--decal)"}
+_DOTS = {"dashArrayX": [[6, 6], [0, 6, 6, 0]], "dashArrayY": [5, 0], "color": "var(--decal)"}
+DECALS: dict[str, dict[str, Any]] = {
+    "///": {**_LINES, "dashArrayY": [2, 6], "rotation": 0.785},
+    "\\\\\\": {**_LINES, "dashArrayY": [2, 6], "rotation": -0.785},
+    "xx": {**_LINES, "dashArrayY": [1, 8], "rotation": -0.785},
+    "---": {**_LINES, "dashArrayY": [2, 6], "rotation": 0},
+    "...": {**_DOTS, "symbol": "circle", "symbolSize": 0.7},
+    "oo": {**_DOTS, "symbol": "rect", "symbolSize": 0.7},
+    "++": {**_DOTS, "symbol": "triangle", "symbolSize": 0.8},
+}
+"""ECharts' patterns by matplotlib's hatches, roughly the same to look at."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +39,11 @@ class Ink:
     @property
     def css(self) -> str:
         return f"var(--ink-{self.name})"
+
+    @property
+    def decal(self) -> dict[str, Any]:
+        """ECharts' style of an area: its pattern, if it has one."""
+        return {"decal": DECALS[self.hatch]} if self.hatch else {}
 
     @property
     def line_style(self) -> tuple[int, tuple[int, ...] | None]:

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .boxes import boxes_of
 from .clock import Clock, clock_of
 from .inks import BOTH, COMPUTED, L1, L2, L3, TOTAL, Ink, series_ink
-from .kinds import Bars, Box, Figure, Flow, Lines, Prefixes, Series
+from .kinds import Bars, Figure, Flow, Lines, Prefixes, Series
 from .load import RunData
 from .units import COUNT, RATE, SECONDS, SHARE, TOKENS
 
@@ -195,7 +196,7 @@ def shares_of(runs: list[RunData]) -> Bars:
 def prefixes(run: RunData) -> Prefixes:
     """The largest shared prefixes, as boxes."""
     shown = run.prefixes["shown"] if run.prefixes is not None else []
-    boxes = tuple(_boxes(shown))
+    boxes = tuple(boxes_of(shown))
     inks = {"L1": L1, "L1 and L2": BOTH, "L2": L2, "gone": COMPUTED}
     columns = ("tokens × uses", "starts at", "where", "in L3", "hits", "continuations", "below, not drawn")
     what = (
@@ -218,49 +219,6 @@ def all_of(run: RunData) -> list[Figure]:
     if not run.timed:
         return [shares_of([run])]
     return [figure for figure in (make(run) for make in TIMED) if not figure.empty]
-
-
-# Boxes
-
-
-def _boxes(shown: list[dict[str, Any]]) -> list[Box]:
-    heights = _heights(shown)
-    low = [0.0] * len(shown)
-    filled: dict[int, float] = {}
-    boxes = []
-    for at, node in enumerate(shown):
-        parent = node["parent"]
-        low[at] = filled.get(parent, low[parent] if parent >= 0 else 0.0)
-        filled[parent] = low[at] + heights[at]
-        start = float(node["start_tokens"])
-        words = _words_of(node)
-        boxes.append(Box(start, start + node["tokens"], low[at], low[at] + heights[at], _place(node), words))
-    return boxes
-
-
-def _heights(shown: list[dict[str, Any]]) -> list[float]:
-    """Uses of each node, or of its children together where those are more. Parents come first in `shown`."""
-    heights = [float(node["uses"]) for node in shown]
-    below = [0.0] * len(shown)
-    for at in range(len(shown) - 1, -1, -1):
-        heights[at] = max(heights[at], below[at], 1.0)
-        parent = shown[at]["parent"]
-        if parent >= 0:
-            below[parent] += heights[at]
-    return heights
-
-
-def _place(node: Mapping[str, Any]) -> str:
-    names = [name for name, there in (("L1", node["l1"]), ("L2", node["l2"])) if there]
-    return " and ".join(names) or "gone"
-
-
-def _words_of(node: Mapping[str, Any]) -> tuple[str, ...]:
-    stored = "not known" if node["l3_tokens"] is None else TOKENS(node["l3_tokens"])
-    rest = f"{node['rest_nodes']:,} nodes, {TOKENS(node['rest_tokens'])}" if node["rest_nodes"] else "–"
-    size = f"{TOKENS(node['tokens'])} × {COUNT(node['uses'])}"
-    start = f"{node['start_tokens']:,}" + (f" in {node['namespace']}" if node["namespace"] else "")
-    return size, start, _place(node), stored, f"{node['hits']:,}", f"{node['leaves']:,}", rest
 
 
 # Windows

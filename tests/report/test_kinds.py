@@ -92,6 +92,14 @@ class TestLines(Contract):
         assert self.figure.option()["series"][0]["data"][2] == [2.5, None]
 
 
+class TestALonePoint(Contract):
+    figure = Lines(*WORDS, "time", "share", (Series("L1", inks.L1, [2.0], [0.5]),))
+    says = "L1"
+
+    def test_it_can_be_seen(self) -> None:
+        assert self.figure.option()["series"][0]["symbol"] == "circle"
+
+
 class TestStacked(Contract):
     x = (0.0, 1.0)
     parts = (Series("L1", inks.L1, x, [3.0, 1.0]), Series("computed", inks.COMPUTED, x, [4.0, 1.0]))

@@ -12,7 +12,6 @@ import numpy as np
 from ..inks import Ink
 from ..units import COUNT, Unit
 from .base import FRAME, TOOLTIP, Figure, Option, Table, axis, legend, tools
-from .lines import decal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -89,14 +88,13 @@ class Bars(Figure):
         }
 
     def _option_of(self, name: str, ink: Ink, values: Sequence[float]) -> Option:
-        pattern = decal(ink)
         bar: Option = {
             "type": "bar",
             "name": name,
             "data": [float(value) for value in values],
             "color": ink.css,
             "barMaxWidth": 22,
-            "itemStyle": {"decal": pattern} if pattern else {},
+            "itemStyle": ink.decal,
         }
         if self.stacked:
             return bar | {"stack": "all"}

@@ -15,24 +15,6 @@ from .base import FRAME, TOOLTIP, Figure, Option, Table, axis, legend, tools
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_DECALS: tuple[Option | None, ...] = (
-    None,
-    {"dashArrayX": [1, 0], "dashArrayY": [2, 6], "rotation": 0.785, "color": "var(--decal)"},
-    {
-        "symbol": "circle",
-        "symbolSize": 0.7,
-        "dashArrayX": [[6, 6], [0, 6, 6, 0]],
-        "dashArrayY": [5, 0],
-        "color": "var(--decal)",
-    },
-    {"dashArrayX": [1, 0], "dashArrayY": [1, 8], "rotation": -0.785, "color": "var(--decal)"},
-)
-
-
-def decal(ink: Ink) -> Option | None:
-    """The pattern of an ink's areas."""
-    return _DECALS[("", "///", "...", "xx").index(ink.hatch)] if ink.hatch in ("", "///", "...", "xx") else _DECALS[1]
-
 
 @dataclass(frozen=True)
 class Series:
@@ -100,15 +82,14 @@ class Lines(Figure):
             "type": "line",
             "name": series.name,
             "data": [[x, y] for x, y in zip(series.x, series.y, strict=True)],
-            "symbol": "none",
+            "symbol": "none" if len(series.x) > 1 else "circle",  # a lone point is no line
             "color": series.ink.css,
             "lineStyle": {"width": 2, "type": list(series.ink.dash) or "solid", "color": series.ink.css},
         }
         if self.stacked:
-            pattern = decal(series.ink)
             line |= {"stack": "all", "lineStyle": {"width": 1, "color": series.ink.css}}
             line |= {"areaStyle": {"opacity": 0.85, "color": series.ink.css}}
-            line |= {"itemStyle": {"decal": pattern} if pattern else {}}
+            line |= {"itemStyle": series.ink.decal}
         return line
 
     def draw(self, axes: Axes) -> None:
@@ -130,7 +111,16 @@ class Lines(Figure):
         else:
             for series in self.series:
                 values = [np.nan if value is None else value for value in series.y]
-                axes.plot(series.x, values, label=series.name, color=series.ink.light, ls=series.ink.line_style, lw=1.5)
+                marker = series.ink.marker if len(series.x) == 1 else ""
+                axes.plot(
+                    series.x,
+                    values,
+                    label=series.name,
+                    marker=marker,
+                    color=series.ink.light,
+                    ls=series.ink.line_style,
+                    lw=1.5,
+                )
         axes.set_xscale("log" if self.log_x else "linear")
         axes.set_xlabel(self.x_label)
         axes.set_ylabel(self.y_label)
