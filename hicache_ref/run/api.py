@@ -24,6 +24,7 @@ from workloads.request import Request
 from ..account.files import LOG_ROWS, MOST_SLICES, RunFolder, request_columns
 from ..account.metrics import Columns, Recorder
 from ..account.misses import MissReasons
+from ..account.prefixes import shared_prefixes
 from ..account.summary import Facts, describe_workload, sizes, timed_summary
 from ..build import activator, make_cache, make_engine
 from ..config.server_args import ServerArgs
@@ -219,6 +220,7 @@ class _Run:
                 self._folder.write_log(self._log)
             self._folder.write_timeline(recorder.samples)
             self._folder.write_perfetto(plane.slices, recorder.samples)
+            self._folder.write_tree(shared_prefixes(loop.engine.cache.tree, made.page_tokens))
             self._folder.write_summary(summary)
         return Result(made, summary, self._kept, machine)
 

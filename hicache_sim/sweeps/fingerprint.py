@@ -22,8 +22,8 @@ from .ask import Ask
 from .errors import SweepError, unknown
 
 _ASIDE = {
-    "hicache_ref": ("data", "model", "run", "testing"),
-    "hicache_sim": ("commands", "sweeps"),
+    "hicache_ref": ("calibrate", "commandline", "data", "model", "ranks", "run", "testing"),
+    "hicache_sim": ("commands", "curve", "report", "sweeps", "validate"),
     "workloads": (),
 }
 """What no simulated replay imports."""
