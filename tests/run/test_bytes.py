@@ -127,3 +127,18 @@ def test_torn_files_are_misses(tmp_path):
 
 def _identity(made) -> StorageIdentity:
     return identity(plan(made))
+
+
+@pytest.mark.parametrize("page", [1, PAGE])
+def test_pairs_as_keys(page, tmp_path):
+    """EAGLE's keys: a page is known by the pairs of its tokens, the last of which lies behind it."""
+    flags = {"page_size": page, "max_total_tokens": 24 * PAGE, "hicache_total_tokens": 40 * PAGE}
+    made = config(store=tmp_path, speculative_algorithm="EAGLE", hicache_mem_layout="page_first", **flags)
+    afresh = Afresh(made)
+    for seed in (4, 4):
+        workload = Talk(14, seed)
+        result, heard = heard_run(made, workload)
+        assert_the_same(heard, afresh, workload)
+    assert result.plan.resolved.bigram_keys
+    assert result.summary["tokens"]["device_hit"] > 0
+    assert result.summary["tokens"]["storage_hit"] > 0
