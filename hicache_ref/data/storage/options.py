@@ -42,6 +42,15 @@ class Options:
         except ValueError as error:
             raise StorageError(f"{where} of backend {self.backend!r} must be {error}, got {value!r}") from None
 
+    def default_to(self, more: Mapping[str, Any]) -> None:
+        """Settings from elsewhere, a file of a store's own, for keys that the extra config leaves out."""
+        self._given = {**more, **self._given}
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """All of the extra config, for stores that read it themselves."""
+        return dict(self._given)
+
     def end(self) -> None:
         """Everything known has been taken. StorageError: something else was given."""
         unknown = [key for key in self._given if key not in self._known]
