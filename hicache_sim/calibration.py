@@ -59,6 +59,16 @@ class Calibration:
             tokens = l1_bytes // made["kv_bytes_per_token"]
         return replace(args, model_path=self.model_path, kv_cache_dtype=made["kv_cache_dtype"], max_total_tokens=tokens)
 
+    def check_run(self, model_scale: float | None, dtype: str | None, device: str) -> None:
+        """ConfigError: a run with these would not be of the model and the device that were measured."""
+        made = self.content["model"]
+        if model_scale is not None and model_scale != made["model_scale"]:
+            self._refuse(f"--model-scale {model_scale:g}", f"it was measured with {made['model_scale'] or 'none'}")
+        if dtype is not None and dtype != made["dtype"]:
+            self._refuse(f"--dtype {dtype}", f"it was measured with {made['dtype']}")
+        if device.partition(":")[0] != made["device"]:
+            self._refuse(f"--device {device}", f"it was measured on {made['device']}")
+
     def _refuse(self, flag: str, why: str) -> None:
         raise ConfigError(flag, f"{self.path}: {why}", "calibrate with this flag", "replay")
 

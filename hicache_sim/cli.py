@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("hicache_ref.run.command", "run"),
     "calibrate": ("hicache_ref.calibrate.command", "calibrate"),
     "curve": ("hicache_sim.commands.curve", "curve"),
+    "validate": ("hicache_sim.commands.validate", "validate"),
     "sweep": ("hicache_sim.commands.sweep", "sweep"),
     "report": ("hicache_sim.commands.report", "report"),
     "trace": ("hicache_sim.commands.trace", "trace"),

@@ -11,8 +11,9 @@ import click
 
 from ..commandline.console import make_console
 from ..commandline.flags import server_flags
+from ..commandline.options import real_options
 from ..control.rules import PROFILES
-from ..run.command import real_config, real_options
+from ..run.command import real_config
 
 
 @click.command()

@@ -82,6 +82,7 @@ def _model(made: RealPlan) -> dict[str, Any]:
         "kv_cache_dtype": config.args.kv_cache_dtype or "auto",
         "page_tokens": made.page_tokens,
         "tp_size": made.resolved.attention_tp_size,
+        "device": made.device.type,
         "dtype": str(made.dtype).removeprefix("torch."),
     }
 

@@ -95,6 +95,37 @@ def engine_options(command: Any) -> Any:
     return command
 
 
+def real_options(command: Any) -> Any:
+    """What a real machine asks beside SGLang's flags."""
+    options = [
+        click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N."),
+        click.option(
+            "--model-scale",
+            type=float,
+            help="Shrinks the model: every width times this, or, above 1, to so many parameters (5e6). On a CPU a "
+            "million unless given.",
+        ),
+        click.option("--dtype", help="Of the computation: float32 on a CPU, the model's own on a GPU."),
+        click.option("--threads", type=click.IntRange(min=1), help="That compute on a CPU; torch's choice otherwise."),
+        click.option("--exact", is_flag=True, help="Bitwise the same whatever is cached, chunked or batched (slower)."),
+        click.option(
+            "--poison", is_flag=True, help="Free pages are NaN: finds pages read before they arrived (slower)."
+        ),
+        click.option(
+            "--device-memory", type=float, default=1.0, show_default=True, metavar="GIB", help="L1 on a CPU, at most."
+        ),
+        click.option(
+            "--host-reserve", type=float, default=10.0, show_default=True, metavar="GIB", help="Left free beside L2."
+        ),
+        click.option(
+            "--store-timeout", type=float, default=30.0, show_default=True, metavar="S", help="Of a store's call."
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def server_args(launch_line: tuple[str, ...], options: Mapping[str, Any]) -> tuple[ServerArgs, list[str]]:
     """Flags of a command and of the launch line behind it, and what to tell the user."""
     flags, notes = merge_launch_line(launch_line, given(dict(options)))
