@@ -524,14 +524,14 @@ class HiCache:
                 self._end_chain(chain, load)
 
     def _end_chain(self, chain: Chain, load: Load) -> None:
+        if chain.host_lock is not None:
+            self.release_hold(chain.host_lock)
         node = chain.node
         while node.load is load:
             node.load = None
             self._enlist_duplicate(node)
             self._keep_one(node)
             node = node.parent  # type: ignore[assignment]
-        if chain.host_lock is not None:
-            self.release_hold(chain.host_lock)
         self.unlock(chain.node)
 
     # Inserting

@@ -47,7 +47,7 @@ def offline_best(references: References, sizes: Sequence[int]) -> list[int]:
     return [_belady(groups, references, math.floor(size * references.rate)) for size in sizes]
 
 
-def hits_left(references: References, hits: int) -> float:
+def hits_left(references: References, hits: float) -> float:
     """Hits of the whole workload, from those counted in a sample; the same correction as for LRU's curve."""
     missing = references.total * references.rate - len(references)
     return min(max((hits + missing) / references.rate, 0.0), float(references.total)) if references.rate < 1 else hits
@@ -102,7 +102,7 @@ def _belady(groups: list[list[tuple[int, int]]], references: References, size: i
 
 
 def bandwidth_bound(references: References, links: Links, l1_pages: int, l2_pages: int = 0) -> float:
-    """Pages hit, at most, where links carry only so much: infinitely large below L1 (below L2, for L3's link).
+    """Pages hit, at most, where links carry only so much. `l3_pages_per_s` 0: there is no L3; else it has everything.
 
     Of a sample, in pages of the whole workload. inf where arrivals leave no time at all: then nothing is known.
     """
@@ -129,11 +129,10 @@ def _stretched(
     where = np.searchsorted(edges, using, side="right") - 1
     inside = used >= edges[where]
     fresh = np.bincount(where[~inside], minlength=len(edges) - 1) / references.rate
-    # The first stretch begins with empty levels: nothing to bound, and nothing used before it.
     carried = np.minimum(
         _over(links.l2_pages_per_s, took_s, l1_pages), _over(links.l3_pages_per_s, took_s, l1_pages + l2_pages)
     )
-    return float(inside.sum() / references.rate + np.minimum(fresh, carried).sum())
+    return hits_left(references, float(inside.sum() + np.minimum(fresh, carried).sum() * references.rate))
 
 
 def _over(pages_per_s: float, took_s: np.ndarray, already: int) -> np.ndarray:

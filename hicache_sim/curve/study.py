@@ -118,14 +118,16 @@ def study(
     """Read the workload once, and answer. ValueError: no whole page in it."""
     wanted = wanted or Wanted()
     references = gather(requests, page_tokens, wanted.rate, wanted.seed, progress)
-    if not len(references):
-        kept = "" if references.rate == 1 else f" in a sample of {references.rate:g}"
-        raise ValueError(f"no prompt has a whole page of {page_tokens} tokens{kept}: take smaller pages, or more of it")
     return of(references, wanted)
 
 
 def of(references: References, wanted: Wanted, told: Callable[[Setting], None] = lambda setting: None) -> Study:
     """The same, of references already read. told: called before each replay."""
+    if not len(references):
+        kept = "" if references.rate == 1 else f" in a sample of {references.rate:g}"
+        raise ValueError(
+            f"no prompt has a whole page of {references.page_tokens} tokens{kept}: take smaller pages, or more of it"
+        )
     curve = LruCurve.of(references)
     pages = math.ceil(references.distinct / references.rate)
     sizes = wanted.sizes or spaced(references.longest, pages, wanted.points)
@@ -195,8 +197,8 @@ def _bounds(references: References, sizes: Sequence[int], wanted: Wanted) -> Row
     rows: Rows = []
     for size, ratio, l2 in pairs:
         alone, both = best[size], best[size + l2]
-        over_l2 = Links(wanted.links.l2_pages_per_s)
-        with_l2 = max(alone, min(both, bandwidth_bound(references, over_l2, size))) if l2 else alone
+        over_l2 = Links(wanted.links.l2_pages_per_s, 0.0)
+        with_l2 = max(alone, min(both, bandwidth_bound(references, over_l2, size, l2))) if l2 else alone
         with_l3 = max(alone, min(ceiling, bandwidth_bound(references, wanted.links, size, l2)))
         rows.append(
             {
