@@ -120,3 +120,18 @@ def host_store() -> Any:
 def join_store(port: int) -> Any:
     """The store that rank 0 hosts."""
     return dist.TCPStore(HOST, port, is_master=False, wait_for_workers=False)
+
+
+class Meeting(NamedTuple):
+    """How the ranks of one run find each other.
+
+    port: of rank 0's store. device, exact: as the run is configured. threads: each rank computes with on a CPU.
+    """
+
+    port: int
+    device: str
+    exact: bool
+    threads: int
+
+    def join(self, store: Any, rank: int, size: int) -> Collectives:
+        return Collectives(store, rank, size, placement(self.device, rank, size).backend, self.exact)

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ..control.log import Fingerprint
 from ..control.types import Completion, Op, Report
 from ..run.clock import WallClock
 from ..run.driver import FATAL, WaitingPlane
-from .agreement import Agreement
+from .council import Council
 
 SILENCE_S = 300.0
 MARK_ROUNDS = 64
@@ -44,20 +44,22 @@ class Wire(Protocol):
 
 
 class Peers(Protocol):
-    """Rank 0's way to its followers, and what they have said. Its condition guards what messages change."""
+    """Rank 0's way to its followers. `news` guards the council, and is told of everything said there."""
 
-    size: int
-    news: threading.Condition
+    @property
+    def news(self) -> threading.Condition: ...
+
+    @property
+    def council(self) -> Council: ...
 
     def send_all(self, name: str, *what: Any) -> None: ...
 
-    def wait_for(self, what: Callable[[], bool], timeout_s: float | None) -> bool:
+    def wait_for(self, what: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Holding `news`: until it is so, or the time is over; whether it is. RunFailed: a rank has failed."""
         ...
 
-    def fail(self, rank: int, line: str) -> None:
-        """Holding `news`: the run has failed on `rank`."""
-        ...
+
+S = TypeVar("S", bound="AgreedPlane")
 
 
 class AgreedPlane:
@@ -107,7 +109,10 @@ class AgreedPlane:
         """The machine is built. Rank 0 waits until all are."""
         self._pump.start()
 
-    def stop(self) -> None:
+    def __enter__(self: S) -> S:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Forward nothing more."""
         self._over = True
         if self._pump.is_alive():
@@ -155,74 +160,46 @@ class LeadingPlane(AgreedPlane):
     """Rank 0's. real: the clock that everybody goes by, once it has been started."""
 
     def __init__(self, plane: WaitingPlane, fingerprint: Fingerprint, peers: Peers, real: WallClock) -> None:
-        super().__init__(plane, fingerprint, self._mine)
+        super().__init__(plane, fingerprint, self._report)
         self._peers = peers
+        self._council = peers.council
         self._real = real
-        self._agreement = Agreement(peers.size)
-        self._fresh: list[Report] = []
-        """Agreed on, not sent yet."""
-        self._marks = dict.fromkeys(range(1, peers.size), -1)
-        """The round of each follower's last fingerprint."""
-        self._digests: dict[int, dict[int, str]] = {}
-        """By round and rank, those that not all have sent yet."""
 
     def start(self) -> None:
         super().start()
-        peers = self._peers
-        with peers.news:
-            peers.wait_for(lambda: min(self._marks.values()) == 0, None)
+        with self._peers.news:
+            self._peers.wait_for(lambda: self._behind == 0)
         self._real.start()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Sleep until there is something, or the time is over, and send a round."""
         if self._agreed:
             return True
-        peers = self._peers
+        peers, council = self._peers, self._council
         with peers.news:
             if self._round % MARK_ROUNDS == 0:
-                self._compare(0, self._round, self._fingerprint.hexdigest())
-            self._catch_up()
+                council.mark(0, self._round, self._fingerprint.hexdigest())
+            self._let_catch_up()
             # Of the clock as the loop sees it, which has stood still since the last round.
             left_s = None if timeout_s is None else max(self._now_s + timeout_s - self._real.now_s(), 0.0)
-            peers.wait_for(lambda: bool(self._fresh), left_s)
-            reports, self._fresh = self._fresh, []
+            peers.wait_for(lambda: council.has_news, left_s)
+            reports = council.take()
         now_s = self._real.now_s()
         peers.send_all("round", now_s, reports)
         return self._take(now_s, reports)
 
-    def _catch_up(self) -> None:
-        """Wait for followers that are far behind: what is on its way to them is bounded."""
-        floor = self._round - MOST_AHEAD
-        if not self._peers.wait_for(lambda: min(self._marks.values()) >= floor, SILENCE_S):
-            slow = min(self._marks, key=self._marks.__getitem__)
-            self._peers.fail(slow, f"has not taken a step for {SILENCE_S:g} s")
+    @property
+    def _behind(self) -> int:
+        """Rounds since the last sign of the slowest; more than that many if it has not begun."""
+        return self._round - min(self._council.marks.values())
 
-    # Holding `news`, on the threads that listen
+    def _let_catch_up(self) -> None:
+        """What is on its way to followers is bounded."""
+        if not self._peers.wait_for(lambda: self._behind <= MOST_AHEAD, SILENCE_S):
+            marks = self._council.marks
+            self._council.fail(min(marks, key=marks.__getitem__), f"has not taken a step for {SILENCE_S:g} s")
 
-    def heard(self, rank: int, report: Report, fatal: str | None) -> None:
-        """A rank's plane has reported."""
-        if fatal is not None:
-            self._peers.fail(rank, fatal)
-            return
-        agreed = self._agreement.tell(rank, report)
-        if agreed is not None:
-            self._fresh.append(agreed)
-
-    def marked(self, rank: int, at_round: int, digest: str) -> None:
-        """A follower has decided so, by that round."""
-        self._marks[rank] = at_round
-        self._compare(rank, at_round, digest)
-
-    def _mine(self, report: Report, fatal: str | None) -> None:
+    def _report(self, report: Report, fatal: str | None) -> None:
         with self._peers.news:
-            self.heard(0, report, fatal)
+            self._council.report(0, report, fatal)
             self._peers.news.notify_all()
-
-    def _compare(self, rank: int, at_round: int, digest: str) -> None:
-        digests = self._digests.setdefault(at_round, {})
-        digests[rank] = digest
-        other = next((each for each in digests if digests[each] != digests[rank]), None)
-        if other is not None:
-            self._peers.fail(max(rank, other), f"decided otherwise than rank {min(rank, other)} by round {at_round}")
-        elif len(digests) == self._peers.size:
-            del self._digests[at_round]
