@@ -7,7 +7,7 @@ TORCH ?= 2.13.0
 STAMP := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
 
-.PHONY: demo test check unit fast test-fast bench fuzz clean
+.PHONY: demo test check unit fast test-fast bench gpu fuzz clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -57,6 +57,11 @@ test-fast: $(TOOLS) fast
 # Takes minutes, alone on the machine; `make bench BENCH=--quick` takes two. Compiled rows need `make fast`.
 bench: $(TOOLS)
 	HICACHE_FAST_PYTHON=$(wildcard $(FAST)/bin/python) $(BIN)/python -m benchmarks $(BENCH)
+	$(BIN)/python -c 'import torch' 2>/dev/null && $(BIN)/python -m benchmarks.memory $(BENCH) || echo "no torch: no reports/memory"
+
+# Ten minutes on a machine with a CUDA GPU and the extra `ref`; nothing without.
+gpu: $(STAMP)
+	$(BIN)/python -m benchmarks.gpu
 
 fuzz: $(TOOLS)
 	$(BIN)/python -m hicache_ref.testing.fuzz --seeds 20000 --jobs 2

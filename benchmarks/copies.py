@@ -52,14 +52,14 @@ def copies(scale: Scale) -> Table:
     return table
 
 
-def _shape(pool: str, tokens: int) -> KvGeometry:
+def shape(pool: str, tokens: int) -> KvGeometry:
     components, heads, dim = (2, 4, 128) if pool == "mha" else (1, 1, 576)
     parts = (dim,) if pool == "mha" else (512, 64)
     return KvGeometry(pool, components, 8, tokens, heads, dim, torch.bfloat16.itemsize, parts)
 
 
 def _rows(io_backend: str, layout: str, pool: str, tokens: int, rounds: int) -> list[Row]:
-    geometry = _shape(pool, tokens)
+    geometry = shape(pool, tokens)
     count = TOTAL_BYTES // geometry.page_bytes
     pages = count + count // 4
     device = DevicePool(geometry, pages, torch.bfloat16)

@@ -29,7 +29,7 @@ from .copies import blocks, links, operators
 from .driver import between_batches
 from .memory import dram
 from .record import Found, content
-from .rig import Batch, Rig
+from .rig import Batch, Rig, batch_of
 from .samples import Spread
 from .stores import StoreBench, StoreFigures
 
@@ -99,7 +99,7 @@ class _Bench:
         memory = dram(0.03 * seconds)
         stores = {name: self._store(name, 0.15 * seconds / len(self._stores)) for name in self._stores}
         client = self._client(self._stores[0]) if self._stores else None
-        with make_machine(made, lambda op: op.batch, client=client) as machine:
+        with make_machine(made, batch_of, client=client) as machine:
             rig = Rig(machine.plane)
             pages = min(made.resolved.l1_pages, made.resolved.l2_pages)
             self._tell("links")

@@ -19,7 +19,7 @@ def about(device: torch.device) -> dict[str, str]:
         "machine": f"{cpu_name()}, {os.cpu_count()} cores, {memory_bytes() / 2**30:.1f} GiB",
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "versions": f"Python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}",
-        "threads": f"torch {torch.get_num_threads()}",
+        "threads": str(torch.get_num_threads()),
         "device": device_name(device),
     }
     if device.type == "cuda":

@@ -34,11 +34,17 @@ class Batch:
     """
 
     may_stop = False
-    loads: tuple[int, ...] = ()
 
-    def __init__(self, spans: Sequence[tuple[int, int]], page_tokens: int, pool_pages: int, steps: int = 1) -> None:
-        """spans: (tokens before, new tokens) of each sequence."""
-        self.spans, self.steps = spans, steps
+    def __init__(
+        self,
+        spans: Sequence[tuple[int, int]],
+        page_tokens: int,
+        pool_pages: int,
+        steps: int = 1,
+        loads: tuple[int, ...] = (),
+    ) -> None:
+        """spans: (tokens before, new tokens) of each sequence. loads: it waits for their layers."""
+        self.spans, self.steps, self.loads = spans, steps, loads
         rng = np.random.default_rng(len(spans))
         self._page = page_tokens
         self._tokens = rng.integers(0, 64, max(new for _, new in spans), dtype=np.int64)
@@ -58,6 +64,12 @@ class Batch:
 
     def computed(self, step: int, logits: Any) -> None:
         pass
+
+
+def batch_of(op: Op) -> Batch:
+    """What a machine in a rig is made with: batches are their own rows."""
+    batch: Batch = op.batch
+    return batch
 
 
 class Rig:

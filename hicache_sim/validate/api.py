@@ -66,20 +66,21 @@ def validate(
     for number in range(1, options.runs + 1):
         options.tell(f"real run {number} of {options.runs}")
         real.append(run(words, options.out / f"real-{number}"))
-        _check_same(real[-1].summary, simulated)
+        _check_same(real[-1].summary, simulated, machine)
     rows = compare([each.summary for each in real], simulated, options.tolerances)
     found = Validation(rows, _facts(words, real, machine, options))
     _write(found, real, options.out)
     return found
 
 
-def _check_same(real: Mapping[str, Any], simulated: Mapping[str, Any]) -> None:
+def _check_same(real: Mapping[str, Any], simulated: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
     """One configuration, or there is nothing to compare."""
-    for name in SIZES:
-        mine, other = simulated["config"][name], real["config"][name]
-        if mine != other:
-            what = f"{name} is {other} in the real run and {mine} in the simulated one"
-            raise ValidateError(f"{what}: calibrate with the flags of the run")
+    pairs = {name: (simulated["config"][name], real["config"][name]) for name in SIZES}
+    pairs["threads of torch"] = machine.get("threads"), str(real["config"].get("threads"))
+    for name, (mine, other) in pairs.items():
+        if mine is not None and mine != other:
+            what = f"{name}: {other} in the real run, {mine} in the simulated one"
+            raise ValidateError(f"{what}: calibrate with the flags and the environment of the run")
 
 
 def _facts(
@@ -118,14 +119,12 @@ def _report(found: Validation) -> str:
     seconds = ", ".join(f"{each['seconds']:.0f}" for each in facts["runs"])
     where = ", ".join(str(machine.get(name, "?")) for name in ("machine", "versions"))
     busy = facts["processors others kept busy"]
-    verdict = (
-        "all figures with a tolerance are within it" if found.passes else "some figures are beyond their tolerance"
-    )
+    verdict = "within it" if found.passes else "not all within it"
     lines = [
         f"- {len(facts['runs'])} real runs, of {seconds} s each, on {where}",
         f"- calibrated {machine.get('date', '?')}: `{machine.get('command', '?')}`",
         *([f"- others kept {busy:.2f} processors busy during the runs (median)"] if busy is not None else []),
-        f"- {verdict}",
+        f"- figures with a tolerance: {verdict}",
     ]
     head = [f"# Real and simulated: {facts['workload']}", f"`{facts['line']}`", "\n".join(lines)]
     return "\n\n".join([*head, markdown(found.rows)])
