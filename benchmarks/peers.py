@@ -1,4 +1,5 @@
-"""The programs that `hicache` is compared with: the real SGLang 0.5.7 on a CPU, and Dynamo's compiled replay.
+"""The programs that `hicache` is compared with: the real SGLang 0.5.7 on a CPU, Dynamo's compiled replay, and two
+simulators of flat and prefix caches.
 
 Rules of this file
 - Each lives in an environment of its own in `.venv-bench`, made on first use; the project's own stays without torch.
@@ -19,6 +20,7 @@ FOLDER = ROOT / ".venv-bench"
 SGLANG = "sglang==0.5.7"
 TORCH = "torch==2.13.0"
 DYNAMO = "1.3.1"
+CACHES = ("kvcache-simulator==0.1.3", "libcachesim==0.3.5")
 
 
 class Missing(RuntimeError):
@@ -51,6 +53,11 @@ def dynamo(install: bool) -> Peer:
     return Peer(
         _environment("dynamo", install, bare, ["pydantic", "uvloop", "numpy", "transformers", "tqdm", "msgspec"])
     )
+
+
+def caches(install: bool) -> Peer:
+    """kvcache-simulator (compiles its core on first use) and libcachesim. Missing: no network, no wheel."""
+    return Peer(_environment("caches", install, CACHES))
 
 
 def _environment(name: str, install: bool, *packages: Sequence[str]) -> str:

@@ -38,13 +38,19 @@ class Links:
     l3_pages_per_s: float = math.inf
 
 
-def offline_best(references: References, sizes: Sequence[int]) -> list[int]:
+def offline_best(
+    references: References, sizes: Sequence[int], since: int = 0, serves_in_cache: bool = True
+) -> list[int]:
     """Pages that caches of these sizes (whole workload's pages) hit if they throw out what is needed last.
 
-    Of a sample, sizes are scaled by its rate and so are the hits.
+    since: number of the first request that counts. serves_in_cache: the prompt being served takes room, as in HiCache;
+    False: it may pass the cache by, as it may in simulators of caches beside the memory that computes.
+    Of a sample, sizes are scaled by its rate; the hits are the sample's (`hits_left` scales them).
     """
     groups = _next_needs(references)
-    return [_belady(groups, references, math.floor(size * references.rate)) for size in sizes]
+    lengths: list[int] = np.diff(references.starts).tolist()
+    caches = [_Needs(len(groups), math.floor(size * references.rate)) for size in sizes]
+    return [cache.serve(groups, lengths, since, serves_in_cache) for cache in caches]
 
 
 def hits_left(references: References, hits: float) -> float:
@@ -70,35 +76,52 @@ def _next_needs(references: References) -> list[list[tuple[int, int]]]:
     return groups
 
 
-def _belady(groups: list[list[tuple[int, int]]], references: References, size: int) -> int:
-    lengths: list[int] = np.diff(references.starts).tolist()
-    held = [0] * (len(groups) + 1)
-    """Pages that the request of this number needs next."""
-    last: list[int] = []
-    """Those numbers, the last first; entries without pages are passed over."""
-    used = hits = 0
-    for now, (group, pages) in enumerate(zip(groups, lengths, strict=True)):
-        found, held[now] = held[now], 0
-        hits += found
-        used -= found
-        kept = pages if pages <= size else found  # A prompt larger than the cache is not served, and adds nothing.
-        while used > size - kept:
-            latest = -last[0]
-            if not held[latest]:
-                heapq.heappop(last)
-                continue
-            gone = min(held[latest], used - (size - kept))
-            held[latest] -= gone
-            used -= gone
-        used += kept
+class _Needs:
+    """What a cache of `size` pages holds, by the request that needs it next."""
+
+    def __init__(self, requests: int, size: int) -> None:
+        self._size = size
+        self._held = [0] * (requests + 1)
+        self._last: list[int] = []
+        """Requests that need something held, negative, so that the last comes first; some that no longer do."""
+        self._used = 0
+
+    def serve(self, groups: list[list[tuple[int, int]]], lengths: list[int], since: int, in_cache: bool) -> int:
+        """All requests; the pages that those from `since` on hit."""
+        hits = 0
+        for now, (group, pages) in enumerate(zip(groups, lengths, strict=True)):
+            found, self._held[now] = self._held[now], 0
+            self._used -= found
+            if now >= since:
+                hits += found
+            # A prompt larger than the cache is not served, and leaves what it has found.
+            kept = pages if pages <= self._size or not in_cache else found
+            if in_cache:
+                self._shrink(self._size - kept)
+            self._keep(group, kept)
+            self._shrink(self._size)
+        return hits
+
+    def _keep(self, group: list[tuple[int, int]], kept: int) -> None:
+        """The first `kept` pages of a prompt are held now."""
+        self._used += kept
         for when, count in group:
             taken = min(count, kept)
             kept -= taken
             if taken:
-                if not held[when]:
-                    heapq.heappush(last, -when)
-                held[when] += taken
-    return hits
+                if not self._held[when]:
+                    heapq.heappush(self._last, -when)
+                self._held[when] += taken
+
+    def _shrink(self, pages: int) -> None:
+        """Throw out what is needed last, until no more than `pages` are held."""
+        while self._used > pages:
+            latest = -self._last[0]
+            gone = min(self._held[latest], self._used - pages)
+            self._held[latest] -= gone
+            self._used -= gone
+            if not self._held[latest]:
+                heapq.heappop(self._last)
 
 
 def bandwidth_bound(references: References, links: Links, l1_pages: int, l2_pages: int = 0) -> float:

@@ -38,11 +38,11 @@ class LruCurve:
     rate: float = 1.0
 
     @classmethod
-    def of(cls, references: References, leaf_first: bool = True) -> LruCurve:
-        """One pass over all references."""
-        ranks = distances(references, leaf_first)
-        ranks = np.sort(ranks[ranks > 0])
-        return cls(ranks, references.total, len(references), references.rate)
+    def of(cls, references: References, leaf_first: bool = True, since: int = 0) -> LruCurve:
+        """One pass over all references. since: number of the first request that counts; those before it warm up."""
+        ranks = distances(references, leaf_first)[int(references.starts[since]) :]
+        total = references.total if not since else round(len(ranks) / references.rate)
+        return cls(np.sort(ranks[ranks > 0]), total, len(ranks), references.rate)
 
     def hits(self, pages: ArrayLike) -> Rates:
         """Pages hit by caches of these sizes: whole numbers, unless sampled."""

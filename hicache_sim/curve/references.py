@@ -57,12 +57,11 @@ class References:
 
     @cached_property
     def page(self) -> Ints:
-        """[references] int64: pages numbered 0 … distinct - 1, in no special order."""
+        """[references] int64: a number for each page; its atom, unless namespaces share atoms."""
         if len(self.spaces) < 2:
-            return _numbered(self.atoms)
-        # Namespaces share atoms: number the pages of each apart.
-        known = _numbered(self.atoms)
-        return _numbered(known * len(self.spaces) + self.space[self.request])
+            return self.atoms
+        known = np.unique(self.atoms, return_inverse=True)[1].astype(np.int64)
+        return known * len(self.spaces) + self.space[self.request]
 
     @cached_property
     def previous(self) -> Ints:
@@ -78,7 +77,7 @@ class References:
     @cached_property
     def distinct(self) -> int:
         """Pages that are touched at all: an infinite cache misses each once."""
-        return int(self.page.max()) + 1 if len(self.page) else 0
+        return int((self.previous < 0).sum())
 
     @cached_property
     def back_to_front(self) -> Ints:
@@ -199,11 +198,6 @@ def previous_use(page: Ints) -> Ints:
     previous = np.full(len(page), -1, np.int64)
     previous[order[1:][again]] = order[:-1][again]
     return previous
-
-
-def _numbered(values: Ints) -> Ints:
-    numbers: Ints = np.unique(values, return_inverse=True)[1].astype(np.int64)
-    return numbers
 
 
 def _below(hashes: NDArray[np.uint64], rate: float) -> NDArray[np.bool_]:

@@ -26,29 +26,28 @@ from __future__ import annotations
 
 import numpy as np
 
-from .references import Ints, References, previous_use
+from .references import Ints, References
 
 
 def distances(references: References, leaf_first: bool = True) -> Ints:
     """[references] int64, in the order of `references`: pages LRU needs to hit each; 0 where nothing ever could."""
+    previous = references.previous
     if not leaf_first:
-        at = np.arange(len(references))
-        return _ranks(references.page, at)
+        return _ranks(previous, np.arange(len(previous)))
     back = references.back_to_front
     first = references.starts[:-1][references.request]
-    return _ranks(references.page[back], first)[back]
+    return _ranks(np.where(previous < 0, -1, back[previous])[back], first)[back]
 
 
-def _ranks(page: Ints, asked: Ints) -> Ints:
+def _ranks(previous: Ints, asked: Ints) -> Ints:
     """Rank of each page in the stack, as it is before position `asked`, no later than the reference's own; 0: cold.
 
     Between its last use and `asked` there are so many references; those to a page used twice in between count once:
     all but the last of them come, as previous uses, after this page's own.
     """
-    previous = previous_use(page)
     again = np.flatnonzero(previous >= 0)
-    ranks = np.zeros(len(page), np.int64)
-    ranks[again] = asked[again] - previous[again] - later_before(_permutation(previous[again], len(page)))
+    ranks = np.zeros(len(previous), np.int64)
+    ranks[again] = asked[again] - previous[again] - later_before(_permutation(previous[again], len(previous)))
     return ranks
 
 

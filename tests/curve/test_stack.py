@@ -107,7 +107,7 @@ def test_curve_and_replay_agree_at_eight_sizes(name: str, page: int, limit: int)
         by_node = replayed(refs, Setting("lru", size, rules=PURE))
         assert by_page.hits == curve.hits(size)
         assert curve.hits(size - refs.longest + 1) <= by_node.hits <= curve.hits(size)
-        assert replayed(refs, Setting("lru", size)).hits == pytest.approx(curve.hits(size), abs=0.06 * refs.total)
+        assert replayed(refs, Setting("lru", size)).hits == pytest.approx(curve.hits(size), abs=0.08 * refs.total)
 
 
 def test_both_levels_agree_with_a_replay() -> None:
