@@ -14,7 +14,9 @@ UNCOMPILED = ("__init__.py", "errors.py", "invariants.py", "policies.py")
 HOT = [path for path in sorted(glob("hicache_ref/control/*.py")) if not path.endswith(UNCOMPILED)]
 HOT += [f"hicache_ref/drive/{name}.py" for name in ("arrivals", "loop")]
 HOT += [f"hicache_ref/account/{name}.py" for name in ("metrics", "misses")]
-HOT += [f"hicache_sim/{name}.py" for name in ("compute", "links", "plane", "run", "stores")]
+HOT += ["hicache_ref/build.py"]
+HOT += [f"hicache_sim/{name}.py" for name in ("compute", "links", "plane", "run", "stores", "untimed")]
+HOT += [f"workloads/{name}.py" for name in ("prefix", "request")]
 
 
 def extensions() -> list:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from heapq import heappop
 from typing import Any
 
 from simpy import Environment
@@ -19,7 +18,7 @@ from hicache_ref.drive.loop import Loop, Observer
 from workloads.request import Request
 
 from .errors import Stuck
-from .links import Call
+from .links import Call, run_all
 from .plane import SimPlane
 
 _LAST: Any = 9
@@ -66,19 +65,9 @@ class Simulation(Loop):
     def run(self) -> None:
         """Until every request has ended and every transfer with it."""
         self.arrivals.start()
-        _run(self.env)
+        run_all(self.env)
         if not self.over:
             raise Stuck(f"at {self.env.now:.6f} s: {self.unfinished} requests can never end")
-
-
-def _run(env: Any) -> None:
-    """SimPy's own loop (`Environment.run`), without what no event here ever does: stop the run, or fail."""
-    queue = env._queue
-    while queue:
-        env._now, _, _, event = heappop(queue)
-        callbacks, event.callbacks = event.callbacks, None
-        for callback in callbacks:
-            callback(event)
 
 
 def _delay_s(now_s: float, at_s: float) -> float:

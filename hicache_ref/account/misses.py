@@ -74,11 +74,10 @@ class Fates(Protocol):
         """[pages] codes."""
         ...
 
-    def put(self, atoms: bytes, codes: bytes) -> None:
-        """Set the code of each page, keeping whether it was ever stored. Of a page named twice the last one counts."""
+    def note(self, atoms: bytes, codes: bytes, stored: bytes) -> None:
+        """`codes`: what became of each page of `atoms`; of a page named twice the last one counts. `stored`: pages that
+        have been stored, which no code changes."""
         ...
-
-    def mark_stored(self, atoms: bytes) -> None: ...
 
 
 class DenseFates:
@@ -98,15 +97,12 @@ class DenseFates:
     def get(self, atoms: bytes) -> bytes:
         return self._codes.take(self._places(atoms), mode="clip").tobytes()
 
-    def put(self, atoms: bytes, codes: bytes) -> None:
-        places = self._room_for(self._places(atoms))
-        self._codes[places] = (self._codes[places] & _STORED) | np.frombuffer(codes, np.uint8)
-        self._codes[0] = 0
-
-    def mark_stored(self, atoms: bytes) -> None:
-        places = self._room_for(self._places(atoms))
-        self._codes[places] |= _STORED
-        self._codes[0] = 0
+    def note(self, atoms: bytes, codes: bytes, stored: bytes) -> None:
+        places = self._room_for(self._places(atoms + stored))
+        table, put, marked = self._codes, places[: len(codes)], places[len(codes) :]
+        table[put] = (table[put] & _STORED) | np.frombuffer(codes, np.uint8)
+        table[marked] |= _STORED
+        table[0] = 0
 
     def _places(self, atoms: bytes) -> NDArray[np.int64]:
         """Of each page; those of atoms that are not in the array lie outside it."""
@@ -141,12 +137,10 @@ class SparseFates:
     def get(self, atoms: bytes) -> bytes:
         return bytes([self._code(atom) for atom in _ids(atoms)])
 
-    def put(self, atoms: bytes, codes: bytes) -> None:
+    def note(self, atoms: bytes, codes: bytes, stored: bytes) -> None:
         for atom, code in zip(_ids(atoms), codes, strict=True):
             self._set(atom, (self._code(atom) & _STORED) | code)
-
-    def mark_stored(self, atoms: bytes) -> None:
-        for atom in _ids(atoms):
+        for atom in _ids(stored):
             self._set(atom, self._code(atom) | _STORED)
 
     def _code(self, atom: int) -> int:
@@ -232,15 +226,13 @@ class MissReasons:
 
     def _drain(self) -> None:
         facts, written = self.facts, self._written
-        if facts:
+        if facts or written:
             atoms = b"".join([key for _, key in facts])
             codes = b"".join([_CODES[drop] * (len(key) // ATOM_BYTES) for drop, key in facts])
+            stored = b"".join([array("q", names).tobytes() for names in written])
             facts.clear()
-            self._table(atoms).put(atoms, codes)
-        if written:
-            atoms = b"".join([array("q", names).tobytes() for names in written])
             written.clear()
-            self._table(atoms).mark_stored(atoms)
+            self._table(atoms).note(atoms, codes, stored)
 
     def _table(self, atoms: bytes) -> Fates:
         if self._fates is None:

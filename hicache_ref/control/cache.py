@@ -15,8 +15,6 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from .counters import Counters, Drop
 from .errors import ProtocolError
 from .evictable import EvictableLeaves, leaves_of
@@ -24,7 +22,7 @@ from .keys import ATOM_BYTES, Keyspace, common_pages
 from .ledger import Chain, Ledger, Load, Write
 from .policies import EvictionPolicy, WritePolicy
 from .rules import Rules
-from .slots import Owner, SlotPool
+from .slots import Owner, SlotPool, joined
 from .tree import HostLock, Match, Node, RadixTree
 from .types import Cancel, Completion, Op, OpKind, Progress, Released, Report, Slots, Wait
 
@@ -104,9 +102,9 @@ class HiCache:
         """Whether operations wait to be taken."""
         return bool(self._outbox)
 
-    def submit(self, kind: OpKind, op_id: int, pages: int, **what: object) -> None:
+    def submit(self, op: Op) -> None:
         """Append an operation to the outbox."""
-        self._outbox.append(Op(op_id, kind, pages, **what))  # type: ignore[arg-type]
+        self._outbox.append(op)
 
     def cancel(self, op_id: int) -> None:
         """Ask the plane to stop an operation early. Its completion comes all the same."""
@@ -494,8 +492,8 @@ class HiCache:
             return None
         self.ledger.loading[load.op_id] = load
         self.ledger.open[load.op_id] = self._loaded
-        src = np.concatenate([source for chain in load.chains for source in chain.sources])
-        dst = np.concatenate([chain.slots for chain in load.chains])
+        src = joined([source for chain in load.chains for source in chain.sources])
+        dst = joined([chain.slots for chain in load.chains])
         self._outbox.append(Op(load.op_id, OpKind.LOAD, load.pages, src, dst))
         return load.op_id
 

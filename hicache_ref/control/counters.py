@@ -12,6 +12,8 @@ from enum import Enum
 class Drop(Enum):
     """Why pages left the tree, or never reached the next level."""
 
+    __hash__ = object.__hash__  # Enum's own is a Python function, and this is counted by the million
+
     L1_UNBACKED = "evicted from L1 before its backup"
     L1_ORPHANED = "host copy below a node that L1 dropped"
     L2_EVICTED = "evicted from L2"

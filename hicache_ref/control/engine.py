@@ -129,7 +129,7 @@ class Engine:
         self._batch, self._compute_op, self._stopping = batch, op_id, False
         self.cache.ledger.computing.add(op_id)
         self.cache.ledger.open[op_id] = self._computed
-        self.cache.submit(OpKind.COMPUTE, op_id, batch.steps, batch=batch)
+        self.cache.submit(Op(op_id, OpKind.COMPUTE, batch.steps, batch=batch))
 
     def _computed(self, event: Completion | Progress) -> None:
         del self.cache.ledger.open[event.op_id]

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-import numpy as np
-
 from .cache import HiCache
 from .keys import ATOM_BYTES
+from .slots import joined
 from .tree import Match, Node
 from .types import Slots, Wait
 
@@ -21,14 +20,15 @@ from .types import Slots, Wait
 class Lease:
     """`held` pages of `key` are locked in the tree up to `node`; the pages after them are in `slots`."""
 
-    __slots__ = ("counted", "held", "key", "namespace", "node", "slots")
+    __slots__ = ("_parts", "counted", "held", "key", "namespace", "node")
 
     def __init__(self, namespace: str | None, key: bytes, held: int, node: Node, slots: Slots) -> None:
         self.namespace = namespace
         self.key = key
         self.held = held
         self.node = node
-        self.slots = slots
+        self._parts = [slots]
+        """Put together when somebody looks: a request that decodes gets a page at a time."""
         self.counted = 0
         """Pages of which this request has counted the hits (0.5.23)."""
 
@@ -39,11 +39,33 @@ class Lease:
             assert node.device is not None, "L3: a locked node is on the device"
             parts.append(node.device)
             node = node.parent
-        return np.concatenate(parts[::-1])
+        return joined(parts[::-1])
 
     def grow(self, slots: Slots) -> None:
         """More slots behind those it has."""
-        self.slots = np.concatenate([self.slots, slots])
+        self._parts.append(slots)
+
+    def shrink(self, pages: int) -> Slots:
+        """Take the last `pages` slots off it."""
+        if len(self._parts[-1]) < pages:
+            self._parts = [self.slots]
+        last = self._parts[-1]
+        keep = len(last) - pages
+        self._parts[-1] = last[:keep]
+        return last[keep:]
+
+    @property
+    def slots(self) -> Slots:
+        """[pages] those behind the locked prefix."""
+        if len(self._parts) > 1:
+            self._parts = [joined(self._parts)]
+        return self._parts[0]
+
+    def give(self, pages: int) -> Slots:
+        """The tree gets all pages up to `pages`: their slots, while the rest stays."""
+        slots, own = self.slots, pages - self.held
+        self.held, self._parts = pages, [slots[own:]]
+        return slots[:own]
 
 
 class Admission:
@@ -105,11 +127,8 @@ def discard(cache: HiCache, lease: Lease) -> None:
 
 
 def _insert(cache: HiCache, lease: Lease, priority: int, chunked: bool) -> int:
-    pages = len(lease.key) // ATOM_BYTES
-    own = pages - lease.held
+    pages, start, counted = len(lease.key) // ATOM_BYTES, lease.held, lease.counted
     if not pages:
         return 0
-    counted = lease.counted
-    prefix = cache.insert(lease.namespace, lease.key, lease.held, lease.slots[:own], priority, chunked, counted)
-    lease.held, lease.slots, lease.counted = pages, lease.slots[own:], pages
-    return prefix
+    lease.counted = pages
+    return cache.insert(lease.namespace, lease.key, start, lease.give(pages), priority, chunked, counted)

@@ -157,8 +157,10 @@ class Scheduler:
         admitted: list[tuple[Active, int]] = []
         if self.chunked is not None:
             admitted.append((self.chunked, self._next_chunk(self.chunked, budget)))
-        yield from self._admit_waiting(admitted, budget, now_s)
-        yield from self._allocate(admitted)
+        if self.waiting:
+            yield from self._admit_waiting(admitted, budget, now_s)
+        if admitted:
+            yield from self._allocate(admitted)
         self.cache.start_loading()
         if not admitted:
             # There were slots for nobody after all: only a running request can end the wait for one to end.
@@ -221,7 +223,9 @@ class Scheduler:
         try:
             if total >= budget.total_tokens:
                 return Verdict.NO_TOKEN
-            loaded = yield from cache.load_back(match)
+            loaded = 0
+            if match.host_pages:
+                loaded = yield from cache.load_back(match)
             held = match.device_pages + loaded
             extend = request.fill_tokens - held * page
             whole = budget.whole_pages(extend)
@@ -297,8 +301,10 @@ class Scheduler:
     def form_decode(self, now_s: float) -> Generator[Wait, None, Decode | None]:
         """The running requests, for as many steps as nothing changes; None if none can run."""
         before = self.retracted
-        yield from self._make_decode_room(now_s)
-        running, retracted = self.running, self.retracted > before
+        running = self.running
+        if self.cache.l1.free < len(running):
+            yield from self._make_decode_room(now_s)
+        retracted = self.retracted > before
         if not running:
             return None
         # Those sent back wait, and with them out of the way somebody may be admitted after the next step.
@@ -401,10 +407,8 @@ class Scheduler:
     def _shrink(self, done: int, planned: int) -> None:
         """Give back slots for steps that were not taken."""
         for request, pages in self.running.needing(done, planned):
-            lease = request.lease
-            assert lease is not None
-            self.cache.free_request_slots(lease.slots[-pages:])
-            lease.slots = lease.slots[:-pages]
+            assert request.lease is not None
+            self.cache.free_request_slots(request.lease.shrink(pages))
 
     # When a batch has been computed
 

@@ -52,7 +52,7 @@ class SlotPool:
             raise SlotError(f"{self.name}: {pages} slots asked for")
         slots: Slots = self._stack[rest : self.free].copy()
         self.free = rest
-        self._owner[slots] = owner
+        self._owner[slots] = int(owner)  # numpy takes thrice as long over an enum
         return slots
 
     def give_back(self, slots: Slots, owner: Owner) -> None:
@@ -70,7 +70,7 @@ class SlotPool:
         if held.count(owner) != len(held):
             foreign = {Owner(other).name for other in held if other != owner}
             raise SlotError(f"{self.name}: slots of {' and '.join(sorted(foreign))} treated as {Owner(owner).name}'s")
-        self._owner[slots] = to
+        self._owner[slots] = int(to)
 
     def owned(self) -> dict[Owner, int]:
         """Slots per owner, counted afresh. For the laws."""
@@ -81,3 +81,8 @@ class SlotPool:
         """Whether the stack of free slots names each free slot once. For the laws."""
         stack = self._stack[: self.free]
         return len(np.unique(stack)) == self.free and not self._owner[stack].any()
+
+
+def joined(parts: list[Slots]) -> Slots:
+    """One after the other."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -22,7 +22,7 @@ from .ledger import Prefetch, Store, Write
 from .policies import PrefetchPolicy
 from .slots import Owner
 from .tree import HostLock, Match, Node
-from .types import Completion, OpKind, Progress, Slots
+from .types import Completion, Op, OpKind, Progress, Slots
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ class StorageSide:
         self.ledger.storing[store.op_id] = store
         self.ledger.open[store.op_id] = self._stored
         self.cache.counters.stores += 1
-        self.cache.submit(OpKind.STORE, store.op_id, node.pages, src=node.host, keys=node.names)
+        self.cache.submit(Op(store.op_id, OpKind.STORE, node.pages, node.host, None, node.names))
 
     def _stored(self, event: Completion | Progress) -> None:
         del self.ledger.open[event.op_id]
@@ -101,7 +101,7 @@ class StorageSide:
         op_id = self.ledger.new_op()
         self.ledger.clearing.add(op_id)
         self.ledger.open[op_id] = self._cleared
-        self.cache.submit(OpKind.CLEAR, op_id, 0)
+        self.cache.submit(Op(op_id, OpKind.CLEAR, 0))
 
     def _cleared(self, event: Completion | Progress) -> None:
         del self.ledger.open[event.op_id]
@@ -124,7 +124,7 @@ class StorageSide:
         prefetch.names = cache.keys.chain(atoms, anchor.names[-1] if anchor.names else None)
         prefetch.probe_op = self.ledger.new_op()
         self._track(prefetch, prefetch.probe_op)
-        cache.submit(OpKind.PROBE, prefetch.probe_op, prefetch.pages, keys=prefetch.names)
+        cache.submit(Op(prefetch.probe_op, OpKind.PROBE, prefetch.pages, None, None, prefetch.names))
         cache.counters.prefetches_issued += 1
         return prefetch
 
@@ -184,7 +184,7 @@ class StorageSide:
         self._note_deadline(prefetch)
         prefetch.fetch_op = self.ledger.new_op()
         self._track(prefetch, prefetch.fetch_op)
-        self.cache.submit(OpKind.FETCH, prefetch.fetch_op, pages, dst=slots, keys=prefetch.names)
+        self.cache.submit(Op(prefetch.fetch_op, OpKind.FETCH, pages, None, slots, prefetch.names))
         if prefetch.cancelled:
             self.cache.cancel(prefetch.fetch_op)
 
