@@ -67,3 +67,17 @@ def _redis(identity: StorageIdentity, options: Options) -> StorageClient:
     from .redis import from_options
 
     return from_options(identity, options)
+
+
+@BACKENDS.register("dynamic")
+def _dynamic(identity: StorageIdentity, options: Options) -> StorageClient:
+    from .dynamic import from_options
+
+    return from_options(identity, options)
+
+
+@BACKENDS.register("nixl")
+def _nixl(identity: StorageIdentity, options: Options) -> StorageClient:
+    from .nixl import from_options
+
+    return from_options(identity, options)

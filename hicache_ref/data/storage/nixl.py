@@ -1,0 +1,517 @@
+"""NIXL: pages in files or in a bucket, moved by a plugin of NVIDIA's transfer library.
+
+Rules of this file
+- Objects are upstream's: `<hash>_<model>_<rank>_<ranks>`, without ranks where all have the same rows (MLA). Where host
+  layouts give a page in one piece for each component there are two of them, `_k` and `_v`; else one flat page.
+- Pipeline stages have names of their own, `_<stages>_<stage>` behind the ranks: upstream's overwrite each other.
+- A file lies in `<folder>/<first two digits of a hash>/`. It appears whole: it is written under another name, then
+  renamed; upstream writes in place. A file of another length than the object is none.
+- Host memory is registered once, files and objects for each transfer. Only one piece can be an object of a bucket, so
+  what lies scattered is gathered for it.
+- A transfer fails as a whole, and says no more: `StoreFailed`.
+- Source: `nixl/*.py` of 0.5.23 (names, folders, keys of the extra config, variables, order of plugins).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib
+import itertools
+import os
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple, Protocol
+
+from .client import Counts, PageMemory, Slots, StorageError, StorageIdentity, StoreFailed
+from .gate import Gate
+from .objects import Buffer, Registrations, cut
+from .options import Options, flag, number
+from .watermark import Watermark
+
+DEFAULT_FOLDER = "/tmp/hicache_storage"
+BLOCK_BYTES = 4096
+"""What addresses, lengths and offsets must be multiples of to go around the page cache."""
+POLL_S = 0.0001
+_ENV = "SGLANG_HICACHE_NIXL_"
+_PIECEWISE = ("page_first", "page_first_direct")
+"""The layouts that upstream moves without a copy."""
+
+FILE_PLUGINS, BUCKET_PLUGINS = ("3FS", "POSIX", "GDS_MT", "GDS"), ("OBJ",)
+PARAMETERS = {
+    "3FS": ("mem_config", "iopool_size"),
+    "POSIX": ("use_aio", "use_uring", "use_posix_aio", "ios_pool_size", "kernel_queue_size"),
+    "GDS_MT": ("thread_count",),
+    "GDS": ("batch_pool_size", "batch_limit", "max_request_size"),
+    "OBJ": (
+        *("bucket", "endpoint_override", "scheme", "region", "use_virtual_addressing", "num_threads"),
+        *("access_key", "secret_key", "session_token", "req_checksum", "ca_bundle"),
+    ),
+}
+"""What each plugin takes."""
+
+
+# Settings
+
+
+def from_options(identity: StorageIdentity, options: Options) -> NixlClient:
+    """The client that an operator's settings ask for."""
+    plugin, parameters = read_plugin(options)
+    direct = options.take("use_direct_io", flag, True, _ENV + "USE_DIRECT_IO")
+    cleans = options.take("l3_cleaner_enabled", flag, True)
+    percent = number(0.0, 100.0, "a percentage")
+    high = options.take("l3_cleaner_high_watermark", percent, 80.0)
+    low = options.take("l3_cleaner_low_watermark", percent, 70.0)
+    options.end()
+    agent = Agent(plugin, parameters, options.environ)
+    if agent.plugin in BUCKET_PLUGINS:
+        return NixlClient(identity, agent, Bucket(agent))
+    folders = read_folders(options.environ.get(_ENV + "BACKEND_STORAGE_DIR") or DEFAULT_FOLDER)
+    client = NixlClient(identity, agent, Folders(agent, folders, direct))
+    if cleans and identity.tp_rank == 0:
+        client.clean(Watermark(folders, high, low))
+    return client
+
+
+def read_plugin(options: Options) -> tuple[str, dict[str, str]]:
+    """The plugin's name, "auto" for the first that is there, and its parameters: those of its own object, or flat."""
+    nothing: dict[str, dict[str, Any]] = {}
+    plugins = options.take("plugin", _plugins, nothing)
+    if plugins:
+        active = [name for name, given in plugins.items() if str(given.get("active", "")).lower() == "true"]
+        if not active:
+            raise StorageError('nixl: no plugin is active: give one "active": true')
+        given = {key: str(value) for key, value in plugins[active[0]].items() if key != "active"}
+        return active[0].upper(), given
+    name = (options.environ.get(_ENV + "BACKEND_PLUGIN") or "auto").upper()
+    known = PARAMETERS.get(name, tuple(itertools.chain.from_iterable(PARAMETERS.values())))
+    flat = {key: options.take(key, str, "") for key in known}
+    return name, {key: value for key, value in flat.items() if value}
+
+
+def _plugins(value: Any) -> dict[str, dict[str, Any]]:
+    """Parameters by plugin, as JSON has them."""
+    if not isinstance(value, Mapping) or not all(isinstance(given, Mapping) for given in value.values()):
+        raise ValueError('an object such as {"posix": {"active": true}}')
+    for name, given in value.items():
+        known = PARAMETERS.get(name.upper())
+        if known is None:
+            raise ValueError(f"an object with keys of {', '.join(PARAMETERS).lower()}")
+        unknown = [key for key in given if key not in (*known, "active")]
+        if unknown:
+            raise ValueError(f"without {', '.join(unknown)}: {name} knows {', '.join(known)}")
+    return {name: dict(given) for name, given in value.items()}
+
+
+def read_folders(value: str) -> list[str]:
+    folders = [folder.strip() for folder in value.split(",") if folder.strip()]
+    if len({os.path.realpath(folder) for folder in folders}) < len(folders):
+        raise StorageError(f"nixl: {_ENV}BACKEND_STORAGE_DIR names a folder twice: {value}")
+    return folders
+
+
+# The library
+
+
+class Agent:
+    """NIXL with one plugin. `plugin`: which. Its calls may come from several threads."""
+
+    def __init__(self, plugin: str, parameters: Mapping[str, str], environ: Mapping[str, str]) -> None:
+        api = _api()
+        self._name = f"hicache_{uuid.uuid4().hex}"
+        strict = api.nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT
+        self._agent = api.nixl_agent(self._name, api.nixl_agent_config(backends=[], sync_mode=strict))
+        self.plugin = self._choose(plugin)
+        parameters = dict(parameters)
+        if self.plugin in BUCKET_PLUGINS and "bucket" not in parameters:
+            parameters["bucket"] = environ.get("AWS_DEFAULT_BUCKET", "")
+            if not parameters["bucket"]:
+                raise StorageError("nixl: no bucket; set bucket in the extra config, or AWS_DEFAULT_BUCKET")
+        try:
+            self._agent.create_backend(self.plugin, parameters)
+        except Exception as error:
+            raise StorageError(f"nixl: plugin {self.plugin} does not start: {error}; see its libraries") from None
+
+    def _choose(self, plugin: str) -> str:
+        there = self._agent.get_plugin_list()
+        wanted = (*FILE_PLUGINS, *BUCKET_PLUGINS) if plugin == "AUTO" else (plugin,)
+        for name in wanted:
+            if name in there:
+                return name
+        raise StorageError(f"nixl: no plugin {' or '.join(wanted)} here; there are {', '.join(there)}")
+
+    def register(self, items: Sequence[tuple[int, int, int, str]], kind: str) -> Any:
+        """Make (address or offset, bytes, device, meta) known. StoreFailed: it cannot be."""
+        try:
+            return self._agent.register_memory(list(items), kind)
+        except Exception as error:
+            raise StoreFailed(f"nixl: cannot register {kind.lower()}: {error}") from error
+
+    def forget(self, handle: Any) -> None:
+        with suppress(Exception):  # a store that is gone is forgotten already
+            self._agent.deregister_memory(handle)
+
+    def query(self, keys: Sequence[str], kind: str) -> list[Any]:
+        """What the store says of each key: a dictionary, or None."""
+        try:
+            return list(self._agent.query_memory([(0, 0, 0, key) for key in keys], self.plugin, mem_type=kind))
+        except Exception as error:
+            raise StoreFailed(f"nixl: cannot look for {kind.lower()}: {error}") from error
+
+    def move(self, direction: str, memory: Sequence[Buffer], store: Sequence[tuple[int, int, int]], kind: str) -> None:
+        """Move all, "READ" or "WRITE", between `memory` and (offset, bytes, device) of the store. StoreFailed."""
+        request = None
+        try:
+            here = self._agent.get_xfer_descs([(address, size, 0) for address, size in memory], "DRAM")
+            there = self._agent.get_xfer_descs(list(store), kind)
+            request = self._agent.initialize_xfer(direction, here, there, self._name)
+            state = self._agent.transfer(request)
+            while state not in ("DONE", "ERR"):
+                time.sleep(POLL_S)
+                state = self._agent.check_xfer_state(request)
+        except Exception as error:
+            raise StoreFailed(f"nixl: {direction.lower()} by {self.plugin}: {error}") from error
+        finally:
+            if request is not None:
+                self._agent.release_xfer_handle(request)
+        if state == "ERR":
+            raise StoreFailed(f"nixl: {direction.lower()} by {self.plugin} failed")
+
+
+def _api() -> Any:
+    """NIXL's Python, built for whichever CUDA is there."""
+    for name in ("nixl_cu12", "nixl_cu13"):
+        with suppress(ModuleNotFoundError):
+            return importlib.import_module(f"{name}._api")
+    raise ModuleNotFoundError("No module named 'nixl'", name="nixl")
+
+
+# Where objects are
+
+
+UNTOLD = -1
+
+
+class Object(NamedTuple):
+    """One object of a page, on its way between a store and host memory."""
+
+    key: str
+    buffers: list[Buffer]
+    size: int
+
+
+class Space(Protocol):
+    """Where objects are: in folders, or in a bucket."""
+
+    def sizes(self, keys: Sequence[str]) -> list[int | None]:
+        """Bytes of each object, None where there is none, UNTOLD where that is all that can be said."""
+        ...
+
+    def read(self, objects: Sequence[Object]) -> int:
+        """How many leading objects are whole now."""
+        ...
+
+    def write(self, objects: Sequence[Object]) -> bool:
+        """All, or False and none: there is no room."""
+        ...
+
+    def clear(self, prefix: str, endings: Sequence[str]) -> None: ...
+
+
+class Folders:
+    """Files. `direct`: around the page cache, where addresses and lengths allow it."""
+
+    def __init__(self, agent: Agent, folders: Sequence[str], direct: bool) -> None:
+        self._agent = agent
+        self._folders = folders
+        self._direct = direct
+        self._writer = uuid.uuid4().hex
+        self._numbers = itertools.count()
+        for folder in folders:
+            for bucket in range(256):
+                try:
+                    os.makedirs(f"{folder}/{bucket:02x}", exist_ok=True)
+                except OSError as error:
+                    raise StorageError(
+                        f"nixl: cannot make {folder}: {error.strerror}; set {_ENV}BACKEND_STORAGE_DIR"
+                    ) from None
+
+    def path(self, key: str) -> str:
+        number = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
+        return f"{self._folders[(number >> 16) % len(self._folders)]}/{number & 255:02x}/{key}"
+
+    def sizes(self, keys: Sequence[str]) -> list[int | None]:
+        return [_size_bytes(self.path(key)) for key in keys]
+
+    def read(self, objects: Sequence[Object]) -> int:
+        with self._opened([self.path(each.key) for each in objects], os.O_RDONLY, objects) as files:
+            self._move("READ", objects, files)
+        return len(objects)
+
+    def write(self, objects: Sequence[Object]) -> bool:
+        total = sum(each.size for each in objects)
+        if any(_free_bytes(folder) < total for folder in self._folders):
+            return False
+        paths = [self.path(each.key) for each in objects]
+        unfinished = [f"{path.rpartition('/')[0]}/.{self._writer}.{next(self._numbers)}.tmp" for path in paths]
+        try:
+            with self._opened(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, objects) as files:
+                self._move("WRITE", objects, files)
+            for new, path in zip(unfinished, paths, strict=True):
+                os.replace(new, path)
+        except OSError as error:
+            raise StoreFailed(f"nixl: {error}") from error
+        finally:
+            for new in unfinished:
+                with suppress(OSError):
+                    os.remove(new)
+        return True
+
+    def clear(self, prefix: str, endings: Sequence[str]) -> None:
+        for folder in self._folders:
+            for bucket in range(256):
+                with suppress(FileNotFoundError), os.scandir(f"{folder}/{bucket:02x}") as entries:
+                    for entry in entries:
+                        if _is_page(entry.name, prefix, endings):
+                            with suppress(FileNotFoundError):
+                                os.remove(entry.path)
+
+    def _move(self, direction: str, objects: Sequence[Object], files: Sequence[int]) -> None:
+        memory, store, registered = [], [], []
+        for each, file in zip(objects, files, strict=True):
+            offset = 0
+            registered.append((0, each.size, file, ""))
+            for address, size in each.buffers:
+                memory.append((address, size))
+                store.append((offset, size, file))
+                offset += size
+        handle = self._agent.register(registered, "FILE")
+        try:
+            self._agent.move(direction, memory, store, "FILE")
+        finally:
+            self._agent.forget(handle)
+
+    @contextmanager
+    def _opened(self, paths: Sequence[str], flags: int, objects: Sequence[Object]) -> Iterator[list[int]]:
+        buffers = itertools.chain.from_iterable(each.buffers for each in objects)
+        if self._direct and not any(number % BLOCK_BYTES for buffer in buffers for number in buffer):
+            flags |= os.O_DIRECT
+        files: list[int] = []
+        try:
+            try:
+                files.extend(os.open(path, flags | os.O_CLOEXEC, 0o644) for path in paths)
+            except OSError as error:
+                raise StoreFailed(f"nixl: {error}") from error
+            yield files
+        finally:
+            for file in files:
+                os.close(file)
+
+
+class Bucket:
+    """Objects of S3, and of what speaks like it. They appear whole, but the library tells no lengths, and takes an
+    object that is too short for a good one. So a mark is left where its last byte must come, and where that is still
+    there the object is read again over another mark."""
+
+    MARKS = (0xA5, 0x5A)
+
+    _devices = itertools.count(1)
+    """The plugin finds keys by these, in one table for all its agents."""
+    _lock = threading.Lock()
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    def sizes(self, keys: Sequence[str]) -> list[int | None]:
+        return [None if found is None else UNTOLD for found in self._agent.query(keys, "OBJ")]
+
+    def read(self, objects: Sequence[Object]) -> int:
+        with self._in_one_piece(objects) as buffers:
+            doubtful = list(range(len(objects)))
+            for mark in self.MARKS:
+                last = {at: (ctypes.c_ubyte).from_address(sum(buffers[at]) - 1) for at in doubtful}
+                for byte in last.values():
+                    byte.value = mark
+                self._move("READ", [objects[at] for at in doubtful], [buffers[at] for at in doubtful])
+                doubtful = [at for at, byte in last.items() if byte.value == mark]
+                if not doubtful:
+                    break
+            good = min(doubtful, default=len(objects))
+            for each, (address, _) in zip(objects[:good], buffers, strict=False):
+                _copy(each.buffers, address, into_pieces=True)
+        return good
+
+    def write(self, objects: Sequence[Object]) -> bool:
+        with self._in_one_piece(objects) as buffers:
+            for each, (address, _) in zip(objects, buffers, strict=True):
+                _copy(each.buffers, address, into_pieces=False)
+            self._move("WRITE", objects, buffers)
+        return True
+
+    def clear(self, prefix: str, endings: Sequence[str]) -> None:
+        raise StoreFailed("nixl: the library cannot remove objects: empty the bucket itself")
+
+    def _move(self, direction: str, objects: Sequence[Object], buffers: Sequence[Buffer]) -> None:
+        with self._lock:
+            devices = [next(self._devices) for _ in objects]
+        pairs = list(zip(objects, devices, strict=True))
+        handle = self._agent.register([(0, each.size, device, each.key) for each, device in pairs], "OBJ")
+        try:
+            self._agent.move(direction, buffers, [(0, each.size, device) for each, device in pairs], "OBJ")
+        finally:
+            self._agent.forget(handle)
+
+    @contextmanager
+    def _in_one_piece(self, objects: Sequence[Object]) -> Iterator[list[Buffer]]:
+        """A buffer for each object: where it lies, or registered memory beside it."""
+        scattered = sum(each.size for each in objects if len(each.buffers) > 1)
+        beside = (ctypes.c_char * max(scattered, 1))()
+        handle = self._agent.register([(ctypes.addressof(beside), len(beside), 0, "")], "DRAM") if scattered else None
+        at, buffers = ctypes.addressof(beside), []
+        for each in objects:
+            buffers.append(each.buffers[0] if len(each.buffers) == 1 else (at, each.size))
+            at += each.size if len(each.buffers) > 1 else 0
+        try:
+            yield buffers
+        finally:
+            if handle is not None:
+                self._agent.forget(handle)
+
+
+def _copy(pieces: Sequence[Buffer], whole: int, into_pieces: bool) -> None:
+    """Between the pieces of an object and the same bytes at `whole`, unless they lie there."""
+    for address, size in pieces:
+        if address != whole:
+            ctypes.memmove(*((address, whole) if into_pieces else (whole, address)), size)
+        whole += size
+
+
+def _size_bytes(path: str) -> int | None:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreFailed(f"nixl: {error}") from error
+
+
+def _free_bytes(folder: str) -> int:
+    try:
+        disk = os.statvfs(folder)
+    except OSError as error:
+        raise StoreFailed(f"nixl: {error}") from error
+    return disk.f_bavail * disk.f_frsize
+
+
+def _is_page(file: str, prefix: str, endings: Sequence[str]) -> bool:
+    """Whether a file is an object of a page: a hash between `prefix` and an ending. Model names may end alike."""
+    ending = next((ending for ending in endings if file.endswith(ending)), None)
+    if ending is None or not file.startswith(prefix):
+        return False
+    name = file[len(prefix) : len(file) - len(ending)]
+    return bool(name) and "_" not in name
+
+
+# The client
+
+
+class NixlClient:
+    """Satisfies `StorageClient` over `space`."""
+
+    def __init__(self, identity: StorageIdentity, agent: Agent, space: Space) -> None:
+        self.identity = identity
+        if "/" in identity.tag:
+            raise StorageError(f"nixl: tag {identity.tag!r} names a folder; take the / out of extra_backend_tag")
+        self._space = space
+        self._prefix = f"{identity.tag}_" if identity.tag else ""
+        self._endings = endings(identity)
+        self._counts = Counts()
+        self._hosts = Registrations(lambda at, size: agent.register([(at, size, 0, "")], "DRAM"), agent.forget)
+        self._cleaner: Watermark | None = None
+        self._gate = Gate("the nixl store", self._end)
+
+    def clean(self, cleaner: Watermark) -> None:
+        """Have old files removed when the disk is nearly full, as long as this client lives."""
+        self._cleaner = cleaner
+        cleaner.start()
+
+    def exists(self, names: Sequence[str]) -> int:
+        with self._gate:
+            return self._whole([size is not None for size in self._space.sizes(self._keys(names))])
+
+    def get(self, names: Sequence[str], host: PageMemory, slots: Slots) -> int:
+        with self._gate:
+            objects = self._objects(names, host, slots)
+            sizes = self._space.sizes([each.key for each in objects])
+            each = len(self._endings)
+            asked = self._whole([size in (one.size, UNTOLD) for size, one in zip(sizes, objects, strict=True)])
+            good = self._space.read(objects[: asked * each]) // each if asked else 0
+            if good < len(names):
+                missed = good == asked and None in sizes[good * each : (good + 1) * each]
+                self._counts.add("missed_pages" if missed else "bad_pages")
+            self._counts.add("read_pages", good)
+            return good
+
+    def put(self, names: Sequence[str], host: PageMemory, slots: Slots) -> int:
+        with self._gate:
+            objects, each = self._objects(names, host, slots), len(self._endings)
+            sizes = self._space.sizes([one.key for one in objects])
+            known = [size in (one.size, UNTOLD) for size, one in zip(sizes, objects, strict=True)]
+            new = [page for page in range(len(names)) if not all(known[page * each : (page + 1) * each])]
+            self._counts.add("present_pages", len(names) - len(new))
+            missing = [one for page in new for one in objects[page * each : (page + 1) * each]]
+            if missing and not self._written(missing, new):
+                self._counts.add("refused_pages", len(new))
+                return new[0]
+            self._counts.add("written_pages", len(new))
+            return len(names)
+
+    def clear(self) -> None:
+        """Remove this identity's objects. Upstream removes everybody's files, and nothing from a bucket."""
+        with self._gate:
+            self._space.clear(self._prefix, self._endings)
+
+    def stats(self) -> dict[str, float]:
+        return self._counts.snapshot()
+
+    def close(self) -> None:
+        self._gate.close()
+
+    def _written(self, missing: Sequence[Object], new: Sequence[int]) -> bool:
+        try:
+            return self._space.write(missing)
+        except StoreFailed as failure:
+            raise StoreFailed(str(failure), new[0]) from failure
+
+    def _keys(self, names: Sequence[str]) -> list[str]:
+        return [self._prefix + name + ending for name in names for ending in self._endings]
+
+    def _objects(self, names: Sequence[str], host: PageMemory, slots: Slots) -> list[Object]:
+        self._hosts.ensure(host)
+        components, count = 1 if self.identity.replicated else 2, len(self._endings)
+        shares = [share for page in slots.tolist() for share in cut(host, page, components, count)]
+        size = host.page_bytes // count
+        return [Object(key, share, size) for key, share in zip(self._keys(names), shares, strict=True)]
+
+    def _whole(self, fates: Sequence[bool]) -> int:
+        """Leading pages of which all objects are well."""
+        good = fates.index(False) if False in fates else len(fates)
+        return good // len(self._endings)
+
+    def _end(self) -> None:
+        if self._cleaner is not None:
+            self._cleaner.stop()
+        self._hosts.end()
+
+
+def endings(identity: StorageIdentity) -> list[str]:
+    """What follows the hash in the key of each object of a page."""
+    model = identity.model_name.replace("/", "-")
+    ranks = "" if identity.replicated else f"_{identity.tp_rank}_{identity.tp_size}"
+    stage = f"_{identity.pp_size}_{identity.pp_rank}" if identity.pp_size > 1 else ""
+    components = ["_k"] if identity.replicated else ["_k", "_v"]
+    pieces = components if identity.layout in _PIECEWISE else [""]
+    return [f"_{model}{ranks}{stage}{piece}" for piece in pieces]
