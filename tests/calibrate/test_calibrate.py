@@ -1,0 +1,134 @@
+"""A calibration of this machine in a few seconds: it holds what it promises, and a simulation takes it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from click.testing import CliRunner  # noqa: E402
+
+from hicache_ref.calibrate import compute, copies, stores  # noqa: E402
+from hicache_ref.calibrate.copies import blocks  # noqa: E402
+from hicache_ref.calibrate.rig import Batch, Rig, RigFailed, batch_of  # noqa: E402
+from hicache_ref.config.layouts import OPERATORS  # noqa: E402
+from hicache_ref.config.server_args import ServerArgs  # noqa: E402
+from hicache_ref.run.setup import RealConfig, make_machine, plan  # noqa: E402
+from hicache_sim.api import Options, replay  # noqa: E402
+from hicache_sim.build import RunConfig  # noqa: E402
+from hicache_sim.build import plan as plan_simulation  # noqa: E402
+from hicache_sim.cli import main  # noqa: E402
+
+FLAGS = "--page-size 16 --max-total-tokens 512 --hicache-mem-layout page_first --hicache-storage-backend file"
+RESERVE = "--host-reserve 0.1"
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made by the command, with next to nothing measured."""
+    path = tmp_path_factory.mktemp("calibration") / "here.json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compute, "NEW_TOKENS", (16, 64, 128))
+        patch.setattr(compute, "BEFORE_TOKENS", (0, 128))
+        patch.setattr(compute, "BATCHES", (1, 2, 4))
+        patch.setattr(copies, "COUNTS", (1, 8))
+        patch.setattr(stores, "TAIL_CALLS", 20)
+        patch.setattr(stores, "TIMES_LARGER", (1, 4))
+        done = CliRunner().invoke(main, f"calibrate --out {path} --seconds 1 {RESERVE} {FLAGS}".split())
+    assert done.exit_code == 0, done.output
+    assert "written to" in done.output and "prefill:" in done.output
+    return path
+
+
+def content(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
+
+
+def numbers(part: Any) -> list[dict[str, Any]]:
+    return [each for each in part.values() if isinstance(each, dict) and "source" in each]
+
+
+def test_it_says_where_when_and_how(file):
+    found = content(file)
+    assert {"date", "machine", "versions", "command", "load averages", "threads", "device"} <= found["about"].keys()
+    measured = [*numbers(found["hardware"]), *numbers(found["compute"]), *numbers(found["stores"]["file"])]
+    assert len(measured) > 12
+    assert all(each["source"].startswith("measured: ") and each["value"] >= 0 for each in measured)
+
+
+def test_every_operator_of_this_attention_is_in_it(file):
+    wanted = {f"{io_backend}/{layout}" for io_backend, layout, pool in OPERATORS if pool == "mha"}
+    assert content(file)["copies"].keys() == wanted
+
+
+def test_a_simulation_runs_on_it_with_the_model_that_was_measured(file):
+    found, args = content(file), ServerArgs(page_size=16, max_total_tokens=512, hicache_storage_backend="file")
+    made = plan_simulation(RunConfig(args, hardware=str(file)))
+    real = plan(RealConfig(args, host_reserve_bytes=1 << 20))
+    assert made.model == real.spec.shape
+    assert made.resolved.token_bytes == real.resolved.token_bytes == found["model"]["kv_bytes_per_token"]
+    assert (made.resolved.l1_tokens, made.resolved.l2_tokens) == (real.resolved.l1_tokens, real.resolved.l2_tokens)
+    assert made.resolved.args.chunked_prefill_size == real.resolved.args.chunked_prefill_size
+    assert made.store is not None and made.store.name == "file of here"
+    done = replay("chat", None, Options(limit=5), RunConfig(args, hardware=str(file)))
+    assert done.summary["requests"]["total"] == 5
+
+
+def test_one_number_can_be_changed(file):
+    config = RunConfig(ServerArgs(page_size=16), hardware=str(file), hardware_numbers={"h2d_bytes_per_s": 1e9})
+    assert plan_simulation(config).hardware.h2d_bytes_per_s == 1e9
+
+
+def test_pages_of_others_stay_in_the_store(tmp_path, monkeypatch):
+    monkeypatch.setattr(compute, "NEW_TOKENS", (16, 32))
+    monkeypatch.setattr(compute, "BEFORE_TOKENS", (0,))
+    monkeypatch.setattr(compute, "BATCHES", (1, 2))
+    monkeypatch.setattr(compute, "CONTEXTS", (16, 64))
+    monkeypatch.setattr(copies, "COUNTS", (1, 8))
+    monkeypatch.setattr(stores, "TAIL_CALLS", 3)
+    monkeypatch.setattr(stores, "TIMES_LARGER", (1, 4))
+    monkeypatch.setenv("SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR", str(tmp_path / "pages"))
+    (tmp_path / "pages").mkdir()
+    other = tmp_path / "pages" / f"{'0' * 64}_somebody_0_1.bin"
+    other.write_bytes(b"kept")
+    line = f"calibrate --out {tmp_path / 'x.json'} --seconds 0.1 {RESERVE} {FLAGS}"
+    done = CliRunner().invoke(main, line.split())
+    assert done.exit_code == 0, done.output
+    assert os.listdir(tmp_path / "pages") == [other.name] and other.read_bytes() == b"kept"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--storage nowhere", "--storage nowhere: known are"),
+        ("--device tpu", "tpu"),
+        ("--model-scale -1", "--model-scale -1"),
+    ],
+)
+def test_bad_flags_end_in_one_line(tmp_path, words, message):
+    done = CliRunner().invoke(main, ["calibrate", "--out", str(tmp_path / "x.json"), *words.split()])
+    assert done.exit_code != 0 and message in done.output and "Traceback" not in done.output
+    assert not (tmp_path / "x.json").exists()
+
+
+def test_a_rig_times_operations_and_says_what_failed():
+    config = RealConfig(ServerArgs(page_size=16, max_total_tokens=512), host_reserve_bytes=1 << 20)
+    with make_machine(plan(config), batch_of) as machine:
+        rig, some = Rig(machine.plane), blocks(4, 16, 1)
+        load = rig.load(some, some)
+        both = rig.seconds(load, rig.compute(Batch([(16, 8), (0, 3)], 16, 32, loads=(load.id,))))
+        assert len(both) == 2 and min(both) > 0
+        assert rig.beside(rig.backup(some, some), [rig.load(some, some) for _ in range(3)]) > 0
+        with pytest.raises(RigFailed, match="LOAD of 2 failed"):
+            rig.seconds(rig.load(blocks(2, 16, 1), blocks(2, 16, 1) + 10_000))
+
+
+def test_blocks_are_pages_of_the_pool_each_once():
+    pages = blocks(20, 33, 1)
+    assert len(set(pages.tolist())) == 20 and 0 <= pages.min() and pages.max() < 33
