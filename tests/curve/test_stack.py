@@ -116,10 +116,11 @@ def test_both_levels_agree_with_a_replay() -> None:
     curve = LruCurve.of(refs)
     for l1 in np.geomspace(2 * refs.longest, refs.distinct / 3, 3).astype(int).tolist():
         through = replayed(refs, Setting("lru", l1, 2 * l1, profile="v0.5.23", whole_nodes=False, rules=PURE))
-        assert through.hits == refs.total * curve.inclusive(l1, 2 * l1)
+        assert through.hits == curve.hits(2 * l1)
         assert through.l1_hits == curve.hits(l1)
+        assert curve.inclusive(l1, 2 * l1) == curve.rates(2 * l1) and curve.exclusive(l1, 2 * l1) == curve.rates(3 * l1)
         boundary = replayed(refs, Setting("lru", l1, 2 * l1, "boundary", "v0.5.23", whole_nodes=False, rules=PURE))
-        assert through.hits <= boundary.hits <= refs.total * curve.exclusive(l1, 2 * l1)
+        assert through.hits <= boundary.hits <= curve.hits(3 * l1)
 
 
 @settings(max_examples=25)
