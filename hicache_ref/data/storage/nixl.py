@@ -231,13 +231,12 @@ class Folders:
         self._writer = uuid.uuid4().hex
         self._numbers = itertools.count()
         for folder in folders:
-            for bucket in range(256):
-                try:
-                    os.makedirs(f"{folder}/{bucket:02x}", exist_ok=True)
-                except OSError as error:
-                    raise StorageError(
-                        f"nixl: cannot make {folder}: {error.strerror}; set {_ENV}BACKEND_STORAGE_DIR"
-                    ) from None
+            try:
+                os.makedirs(folder, exist_ok=True)
+            except OSError as error:
+                raise StorageError(
+                    f"nixl: cannot make {folder}: {error.strerror}; set {_ENV}BACKEND_STORAGE_DIR"
+                ) from None
 
     def path(self, key: str) -> str:
         number = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
@@ -302,7 +301,7 @@ class Folders:
         files: list[int] = []
         try:
             try:
-                files.extend(os.open(path, flags | os.O_CLOEXEC, 0o644) for path in paths)
+                files.extend(_open(path, flags | os.O_CLOEXEC) for path in paths)
             except OSError as error:
                 raise StoreFailed(f"nixl: {error}") from error
             yield files
@@ -387,6 +386,16 @@ def _copy(pieces: Sequence[Buffer], whole: int, into_pieces: bool) -> None:
         if address != whole:
             ctypes.memmove(*((address, whole) if into_pieces else (whole, address)), size)
         whole += size
+
+
+def _open(path: str, flags: int) -> int:
+    try:
+        return os.open(path, flags, 0o644)
+    except FileNotFoundError:
+        if not flags & os.O_CREAT:
+            raise
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return os.open(path, flags, 0o644)
 
 
 def _size_bytes(path: str) -> int | None:
