@@ -81,3 +81,10 @@ def _nixl(identity: StorageIdentity, options: Options) -> StorageClient:
     from .nixl import from_options
 
     return from_options(identity, options)
+
+
+@BACKENDS.register("eic")
+def _eic(identity: StorageIdentity, options: Options) -> StorageClient:
+    from .eic import from_options
+
+    return from_options(identity, options)
