@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
+from hicache_ref.data.plane import RealPlane
 from hicache_ref.ranks.seats import Seat
 from hicache_ref.run import api, setup
 from hicache_ref.testing.unreliable import Habits, UnreliableClient
@@ -21,6 +22,8 @@ class Habit:
 
     forward_s: float = 0.0
     copy_s: float = 0.0
+    cancel_s: float = 0.0
+    """Until a cancel has reached its plane."""
     store: Habits = field(default_factory=Habits)
     fails_at: int | None = None
 
@@ -73,7 +76,14 @@ def habits_of(habit: Habit, seed: int) -> Iterator[None]:
     def client_of(*args: Any) -> Any:
         return UnreliableClient(make_client(*args), habit.store, seed)
 
+    cancel = RealPlane.cancel
+
+    def cancel_late(plane: RealPlane, op_id: int) -> None:
+        time.sleep(habit.cancel_s)
+        cancel(plane, op_id)
+
     with (
+        patch.object(RealPlane, "cancel", cancel_late),
         patch.object(api, "rows_of", rows_of),
         patch.object(setup, "make_copier", copier_of),
         patch.object(setup, "make_client", client_of),
