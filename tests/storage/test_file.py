@@ -15,6 +15,7 @@ import pytest
 from hicache_ref.data.storage.client import StorageClient, StorageError, StorageIdentity, StoreFailed
 from hicache_ref.data.storage.file import FileClient, suffix
 from hicache_ref.data.storage.registry import make_client
+from hicache_ref.data.storage.seal import SEAL_BYTES
 
 from .contract import WHO, StorageContract, slots
 from .fakes import PAGE_BYTES, FakeHost, content, fill, name_of, names_of, wrong
@@ -45,6 +46,54 @@ class TestLimited(TestFile):
     def opener(self, tmp_path: Path) -> Callable[[StorageIdentity], StorageClient]:
         extra = {"file_storage_path": str(tmp_path / "pages"), "max_size": "1G", "min_free_space": "1M"}
         return lambda identity: make_client("file", identity, extra, {})
+
+
+class TestVerified(TestFile):
+    """With a seal behind every page."""
+
+    many = 1000
+
+    def opener(self, tmp_path: Path) -> Callable[[StorageIdentity], StorageClient]:
+        pytest.importorskip("xxhash")
+        extra = {"file_storage_path": str(tmp_path / "pages"), "verify": True}
+        return lambda identity: make_client("file", identity, extra, {})
+
+    def resize(self, tmp_path: Path, identity: StorageIdentity, name: str, size_bytes: int) -> bool:
+        return super().resize(tmp_path, identity, name, size_bytes + SEAL_BYTES)
+
+    def damage(self, tmp_path: Path, identity: StorageIdentity, name: str) -> bool:
+        path = tmp_path / "pages" / f"{name}{suffix(identity)}.bin"
+        first, *rest = path.read_bytes()
+        path.write_bytes(bytes((first ^ 1, *rest)))
+        return True
+
+
+def test_files_with_and_without_seals_are_read_by_both(tmp_path):
+    pytest.importorskip("xxhash")
+    plain = FileClient(WHO, tmp_path)
+    sealing = make_client("file", WHO, {"file_storage_path": str(tmp_path), "verify": True}, {})
+    assert put(plain, range(2)) == put(sealing, range(2, 4)) == 2
+    for client in (plain, sealing):
+        host, names = FakeHost(8), names_of(range(4))
+        assert client.put(names, host, np.arange(4)) == 4
+        assert client.stats()["present_pages"] == 4
+        assert client.get(names, host, np.arange(4, 8)) == 4
+        assert wrong(host, names, np.arange(4, 8)) == []
+    lengths = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    sealed = {f"{name_of(n)}_org-model_1_4.bin" for n in (2, 3)}
+    assert {name for name, size in lengths.items() if size == PAGE_BYTES + SEAL_BYTES} == sealed
+
+
+def test_what_looks_like_a_sealed_page_and_is_none(tmp_path):
+    """To who does not verify: bytes behind a page that are no seal. It goes, so that it is written again."""
+    client, names, host = FileClient(WHO, tmp_path), names_of(range(2)), FakeHost(4)
+    assert put(client, range(2)) == 2
+    path = tmp_path / f"{names[1]}_org-model_1_4.bin"
+    path.write_bytes(content(names[1]) + bytes(SEAL_BYTES))
+    assert client.get(names, host, np.arange(2)) == 1
+    assert not path.exists()
+    assert put(client, range(2)) == 2
+    assert client.get(names, host, np.arange(2)) == 2
 
 
 def put(client: StorageClient, numbers: range) -> int:

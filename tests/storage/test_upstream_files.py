@@ -63,6 +63,23 @@ def test_both_read_what_the_other_has_written(version, who, tmp_path):
     assert torch.equal(store.get(name_of(1), torch.zeros(PAGE_BYTES, dtype=torch.uint8)), page(1))
 
 
+@pytest.mark.parametrize("version", [OLD, NEW])
+def test_sealed_pages_are_pages_to_upstream(version, tmp_path):
+    """It reads no further than the page; and what it wrote is good to who verifies."""
+    pytest.importorskip("xxhash")
+    who = StorageIdentity("org/model", 1, 4)
+    store, host, flat = theirs(version, who, tmp_path), FakeHost(4), torch.zeros(PAGE_BYTES, dtype=torch.uint8)
+    client = make_client("file", who, {"file_storage_path": str(tmp_path), "verify": True}, {})
+    fill(host, [name_of(1)], np.array([0]))
+    assert client.put([name_of(1)], host, np.array([0])) == 1
+    assert store.get(name_of(1), flat).numpy().tobytes() == read_page(host, 0)
+    assert store.set(name_of(1), page(1))  # there already: ours stays
+    assert store.set(name_of(2), page(2))
+    assert client.get([name_of(1), name_of(2)], host, np.array([2, 3])) == 2
+    assert wrong(host, [name_of(1)], np.array([2])) == []
+    assert read_page(host, 3) == page(2).numpy().tobytes()
+
+
 @pytest.mark.parametrize(("layout", "pool"), LAYOUTS_STORED)
 def test_a_pages_bytes_are_those_of_upstreams_flat_page(layout, pool, tmp_path):
     """0.5.7's own `get_data_page` and `set_from_flat_data_page`, on the very memory of our pool."""

@@ -2,7 +2,8 @@
 
 Rules of this file
 - A file is named `<hash>_<model>_<tp rank>_<tp size>.bin`, without ranks where all have the same rows (MLA), with
-  `_<pp size>_<pp rank>` under pipeline parallelism; it holds a page's bytes component by component, and nothing else.
+  `_<pp size>_<pp rank>` under pipeline parallelism; it holds a page's bytes component by component, and behind them
+  nothing, or what `verify` asks for.
 - A file appears whole or not at all: it is written under another name, then renamed. One of another length than the
   page is none, and is written again; upstream would keep it for ever.
 - No copies: the kernel takes bytes from host pages and puts them there. A batch is cut into as many runs of pages
@@ -26,7 +27,8 @@ from .client import Counts, PageMemory, Slots, StorageError, StorageIdentity, St
 from .options import Options, flag, number, size_bytes, text, whole
 from .seen import NothingSeen, Seen, SeenFor
 from .threads import Threads, ThreadsEnded
-from .vectors import read_exactly, write_all
+from .trailer import NoTrailer, SealTrailer, Trailer, has_length
+from .vectors import write_all
 
 DEFAULT_FOLDER = "/tmp/hicache"
 _ENV = "SGLANG_HICACHE_FILE_BACKEND_"
@@ -46,9 +48,10 @@ def from_options(identity: StorageIdentity, options: Options) -> FileClient:
     remembers = options.take("enable_metadata_cache", flag, False, _ENV + "ENABLE_METADATA_CACHE")
     ttl_s = options.take("metadata_ttl", number(-1.0, what="seconds"), 5.0, _ENV + "METADATA_TTL")
     threads = options.take("io_threads", whole(1, 64), FileClient.THREADS)
+    verify = options.take("verify", flag, False)
     options.end()
     seen = SeenFor(ttl_s) if remembers else NothingSeen()
-    client = FileClient(identity, folder, threads, seen=seen)
+    client = FileClient(identity, folder, threads, seen=seen, trailer=SealTrailer() if verify else NoTrailer())
     # Who writes the pages also forgets them; replicas only read.
     if identity.writes and (max_bytes or min_free_bytes):
         client.limit(max_bytes, min_free_bytes, keep_ratio)
@@ -86,6 +89,7 @@ class FileClient:
         threads: int = THREADS,
         cap: Cap | None = None,
         seen: Seen | None = None,
+        trailer: Trailer | None = None,
     ) -> None:
         self.identity = identity
         self.folder = os.fspath(folder)
@@ -95,6 +99,7 @@ class FileClient:
         self._suffix = suffix(identity)
         self._cap = cap or NoCap()
         self._seen = seen or NothingSeen()
+        self._trailer = trailer or NoTrailer()
         self._counts = Counts()
         self._shares = threads
         self._others = Threads(threads - 1, "file store")
@@ -133,8 +138,9 @@ class FileClient:
         # Looked up before the threads start: a short system call is cheap as long as no thread waits to run meanwhile.
         new = []
         for at, stem in enumerate(stems):
-            if self._size_bytes(stem) == host.page_bytes:
-                self._cap.touch(stem, host.page_bytes)
+            size_bytes = self._size_bytes(stem)
+            if size_bytes is not None and has_length(size_bytes, host.page_bytes):
+                self._cap.touch(stem, size_bytes)
             else:
                 new.append(at)
         self._counts.add("present_pages", len(stems) - len(new))
@@ -193,21 +199,26 @@ class FileClient:
             self._counts.add("missed_pages")
             return False
         try:
-            whole = read_exactly(fd, host.page_memory(page), host.page_bytes)
+            whole = self._trailer.read(fd, stem, host.page_memory(page), host.page_bytes)
+            damaged = not whole and has_length(os.fstat(fd).st_size, host.page_bytes)
         finally:
             os.close(fd)
         if whole:
-            self._cap.touch(stem, host.page_bytes)
+            self._cap.touch(stem, host.page_bytes + self._trailer.size_bytes)
         else:
             self._counts.add("bad_pages")
+        if damaged:
+            # One of another length is written again in any case; this one looks whole to who does not read it.
+            self._discard(stem)
         return whole
 
     def _write(self, stem: str, host: PageMemory, page: int) -> bool:
-        if not self._cap.reserve(stem, host.page_bytes):
+        if not self._cap.reserve(stem, host.page_bytes + self._trailer.size_bytes):
             self._counts.add("refused_pages")
             return False
         try:
-            self._write_file(self._path(stem), host.page_memory(page))
+            pieces = host.page_memory(page)
+            self._write_file(self._path(stem), [*pieces, *self._trailer.behind(stem, pieces)])
         except OSError as error:
             self._cap.abort(stem)
             if error.errno not in _NO_ROOM:
@@ -275,6 +286,11 @@ class FileClient:
             return None
         except OSError as error:
             raise StoreFailed(f"file store: {error}") from error
+
+    def _discard(self, stem: str) -> None:
+        with suppress(OSError):
+            os.remove(self._path(stem))
+        self._seen.remove(stem)
 
     def _evicted(self, stem: str) -> None:
         self._seen.remove(stem)

@@ -14,8 +14,6 @@ import struct
 from collections.abc import Iterable
 from typing import Protocol
 
-from xxhash import xxh3_64
-
 _FORMAT = struct.Struct("<8sQ")
 _MAGIC = b"hicache1"
 SEAL_BYTES = _FORMAT.size
@@ -29,11 +27,16 @@ class Sealer(Protocol):
 
 
 class Digests:
-    """Pages are verified."""
+    """Pages are verified. ModuleNotFoundError: xxhash is not installed."""
+
+    def __init__(self) -> None:
+        from xxhash import xxh3_64
+
+        self._new = xxh3_64
 
     def seal(self, key: str, pieces: Iterable[memoryview]) -> bytes:
         """SEAL_BYTES bytes."""
-        digest = xxh3_64(key.encode())
+        digest = self._new(key.encode())
         for piece in pieces:
             digest.update(piece)
         return _FORMAT.pack(_MAGIC, digest.intdigest())
