@@ -20,6 +20,7 @@ def about(device: torch.device) -> dict[str, str]:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "versions": f"Python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}",
         "threads": str(torch.get_num_threads()),
+        "priority": f"nice {os.getpriority(os.PRIO_PROCESS, 0)}",
         "device": device_name(device),
     }
     if device.type == "cuda":
