@@ -36,7 +36,7 @@ class TimeToLive(Strategy):
 
     name = "ttl"
 
-    def __init__(self, ttl: int = 1000, reused: float = 1.0, most_hits: int = 4) -> None:
+    def __init__(self, ttl: int = 300, reused: float = 0.5, most_hits: int = 2) -> None:
         if ttl < 0 or reused < 0 or most_hits < 1:
             raise ValueError(f"ttl: give ttl >= 0, reused >= 0 and most_hits >= 1, not {ttl}, {reused}, {most_hits}")
         self.ttl, self.reused, self.most_hits = ttl, reused, most_hits
@@ -57,7 +57,7 @@ class SessionAware(Strategy):
 
     name = "session"
 
-    def __init__(self, patience: int = 200, most_turns: int = 8) -> None:
+    def __init__(self, patience: int = 50, most_turns: int = 8) -> None:
         if patience < 0 or most_turns < 0:
             raise ValueError(f"session: give patience >= 0 and most_turns >= 0, not {patience} and {most_turns}")
         self.patience, self.most_turns = patience, most_turns

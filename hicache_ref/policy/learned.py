@@ -6,7 +6,7 @@ PR #26449 asks which threshold to take; issues #12809 and #31600 are prefetches 
 Rules of this file
 - What is remembered belongs to one storage side and is a function of what it was told: no clock, no chance.
 - Spans are put together by length, each class from a power of two pages to the next. Of each class a running mean says
-  what share of the pages asked for was there when the request went on.
+  how many pages were there when the request went on. It begins with all of them: long spans are tried longer.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from ..control.storage import PrefetchLimits
 
 
 class LearnedLimits(PrefetchLimits):
-    """Asks for spans of a class as long as at least `worth_share` of their pages arrives; of the others one in
-    `tries`, to notice when that changes. A class nobody has tried is worth a try. The given threshold is not used."""
+    """Asks for spans of a class as long as `worth_pages` of them arrive, on the mean; of the others for one in
+    `tries`, to notice when that changes. The given threshold is not used."""
 
-    def __init__(self, given: PrefetchLimits, worth_share: float, memory: float, tries: int) -> None:
+    def __init__(self, given: PrefetchLimits, worth_pages: float, memory: float, tries: int) -> None:
         super().__init__(given.threshold_tokens, given.capacity_tokens)
-        self._worth_share, self._memory, self._tries = worth_share, memory, tries
-        self._yields: dict[int, float] = {}
-        """Mean share that arrives, by class."""
+        self._worth_pages, self._memory, self._tries = worth_pages, memory, tries
+        self._arrive: dict[int, float] = {}
+        """Pages that arrive of a span, on the mean, by class."""
         self._passed: dict[int, int] = {}
         """Spans of a class not asked for since the last try."""
 
     def asks(self, pages: int, tokens: int) -> bool:
         kind = pages.bit_length()
-        if not pages or self._yields.get(kind, 1.0) >= self._worth_share:
+        if not pages or self._arrive.get(kind, pages) >= self._worth_pages:
             return bool(pages)
         self._passed[kind] = (self._passed.get(kind, 0) + 1) % self._tries
         return not self._passed[kind]
@@ -38,6 +38,6 @@ class LearnedLimits(PrefetchLimits):
         return tokens > 0
 
     def ended(self, pages: int, arrived: int) -> None:
-        kind, share = pages.bit_length(), arrived / pages
-        known = self._yields.get(kind)
-        self._yields[kind] = share if known is None else known + (share - known) * self._memory
+        kind = pages.bit_length()
+        known = self._arrive.get(kind, float(pages))
+        self._arrive[kind] = known + (arrived - known) * self._memory

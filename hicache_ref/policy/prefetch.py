@@ -71,8 +71,8 @@ class Timeout:
 class Learned(Timeout):
     """Waits like `timeout`, and learns which spans to ask for at all: see `learned`.
 
-    worth_share: share of a span's pages that must arrive, on the mean. memory: weight of the newest span in that mean.
-    tries: of the spans not worth it, one in so many is asked for all the same.
+    worth_pages: pages of a span that must arrive, on the mean. memory: weight of the newest span in that mean. tries:
+    of the spans not worth it, one in so many is asked for all the same.
     """
 
     name = "learned"
@@ -82,13 +82,13 @@ class Learned(Timeout):
         base_s: float = 1.0,
         per_page_s: float = 0.25 / 1024,
         of_request: bool = False,
-        worth_share: float = 0.05,
+        worth_pages: float = 1.0,
         memory: float = 0.1,
         tries: int = 16,
     ) -> None:
         super().__init__(base_s, per_page_s, of_request)
-        self.worth_share, self.memory, self.tries = worth_share, memory, tries
+        self.worth_pages, self.memory, self.tries = worth_pages, memory, tries
 
     def limits(self, given: PrefetchLimits) -> PrefetchLimits:
         """New limits, for one cache; they learn."""
-        return LearnedLimits(given, self.worth_share, self.memory, self.tries)
+        return LearnedLimits(given, self.worth_pages, self.memory, self.tries)

@@ -211,7 +211,7 @@ def test_everything_is_asked_for_until_it_is_known_not_to_come() -> None:
 
 
 def test_now_and_then_it_tries_again_and_changes_its_mind() -> None:
-    learned = limits(memory=0.5, tries=4)
+    learned = limits(worth_pages=0.6, memory=0.5, tries=4)
     learned.ended(1, 0)
     assert [learned.asks(1, 16) for _ in range(8)] == [False, False, False, True] * 2
     learned.ended(1, 1)
