@@ -134,7 +134,22 @@ def plan(config: RealConfig) -> RealPlan:
     resolved = resolve(
         args, config.profile, model=spec.shape, device=facts, rules=changed_rules(config.profile, config.rules)
     )
+    _check_parallelism(resolved)
     return RealPlan(config, resolved, spec)
+
+
+def _check_parallelism(resolved: Resolved) -> None:
+    """One scheduler over tensor parallel ranks."""
+    groups, ranks, stages = resolved.attention_groups, resolved.attention_tp_size, resolved.args.pp_size or 1
+    if groups > 1:
+        raise ConfigError(
+            f"DP attention in {groups} groups",
+            f"each is a scheduler of its own, with its own cache on {ranks} of the ranks, and a run serves one",
+            f"give one group its share of the requests: --tp-size {ranks} without DP attention",
+            "run",
+        )
+    if stages > 1:
+        raise ConfigError(f"--pp-size {stages}", "a run computes all layers on every rank", "leave it out", "run")
 
 
 def _check(config: RealConfig) -> None:

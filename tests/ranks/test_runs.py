@@ -22,6 +22,7 @@ from hicache_ref.ranks.processes import Ranks
 from hicache_ref.run import api
 from hicache_ref.run.api import Options, Result, run
 from hicache_ref.run.driver import RunFailed
+from hicache_ref.run.setup import plan
 from hicache_ref.run.store_watch import OpWatch
 from hicache_ref.testing.unreliable import Habits
 from workloads import OpenLoop, Schedule, Workload
@@ -149,6 +150,19 @@ def test_what_cannot_be_sent_says_so(two, tmp_path):
         ranked_run(two, "llama-3.1-8b", Here(), tmp_path)
     with pytest.raises(ValueError, match=r"Options\.client is the store of one rank, and there are 2"):
         run(Talk(), options=Options(client=object()), config=config(tp_size=2))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        ({"tp_size": 4, "dp_size": 2, "enable_dp_attention": True}, r"DP attention in 2 groups: .*; .*--tp-size 2 "),
+        ({"pp_size": 2}, r"--pp-size 2: "),
+        ({"tp_size": 3}, r"do not split over 3 ranks"),
+    ],
+)
+def test_what_a_run_does_not_serve(flags, line):
+    with pytest.raises(ValueError, match=line):
+        plan(config(**flags))
 
 
 def test_four_ranks_and_the_end_of_one(tmp_path):
