@@ -35,10 +35,14 @@ def _levels(study: Study) -> Table:
     """One row a size of L1 and of L2: LRU, and offline-best at the same sizes."""
     sampled = study.facts["rate"] < 1
     caption = (
-        "incl: L2 repeats what is in L1; excl: no page on both levels. link: best with L2 behind its link, data there\n"
-        "when the request arrives; L3: with a store that keeps everything. *: too small for the longest prompt"
+        "LRU over pages; HiCache evicts whole nodes and hits a little less: --eviction lru.\n"
+        "incl: L2 repeats what is in L1; excl: no page on both levels.\n"
+        "link: best with L2 behind its link, data there when the request arrives;\n"
+        "L3: the same with a store that keeps everything. *: too small for the longest prompt"
     )
-    table = Table(title="Prompt pages hit, %", caption=caption, box=box.SIMPLE_HEAD, title_justify="left")
+    table = Table(
+        title="Prompt pages hit, %", caption=caption, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left"
+    )
     names = ["L1 tokens", "L2/L1", "LRU: L1", *(["± 2 s.e."] if sampled else []), "incl", "excl"]
     for name in (*names, "best: L1", "L1+L2", "link", "L3, link"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -72,7 +76,9 @@ def _strategies(study: Study) -> Table:
     rate = study.strategy_rows[0]["sample_rate"]
     of = "" if rate == 1 else f" (replayed on a sample of {rate:.3g} of the pages)"
     caption = "gap closed: of the way from lru with write_through to offline-best. †: reads the future"
-    table = Table(title=f"Strategies{of}", caption=caption, box=box.SIMPLE_HEAD, title_justify="left")
+    table = Table(
+        title=f"Strategies{of}", caption=caption, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left"
+    )
     for name in ("eviction", "write"):
         table.add_column(name)
     for name in ("L1 tokens", "L2/L1", "hit %", "of it L1", "lru %", "best %", "gap closed", "L2 written", "read"):
