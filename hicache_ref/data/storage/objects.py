@@ -52,6 +52,24 @@ def _shares(buffers: Sequence[Buffer], each: int) -> list[list[Buffer]]:
     return shares
 
 
+def cut_memory(host: PageMemory, page: int, objects: int) -> list[list[memoryview]]:
+    """The same, as writable memory, for stores that are not told addresses."""
+    each, rest = divmod(host.page_bytes, objects)
+    if rest:
+        raise ValueError(f"a page of {host.page_bytes} bytes cannot be cut into {objects} objects")
+    shares: list[list[memoryview]] = [[]]
+    room = each
+    for piece in host.page_memory(page):
+        while piece.nbytes > room:
+            if room:
+                shares[-1].append(piece[:room])
+            piece, room = piece[room:], each
+            shares.append([])
+        shares[-1].append(piece)
+        room -= piece.nbytes
+    return shares
+
+
 class Registrations:
     """Host memory that a store knows. `add(address, bytes)` makes it known, `remove` takes what `add` gave."""
 

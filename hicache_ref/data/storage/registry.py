@@ -88,3 +88,10 @@ def _eic(identity: StorageIdentity, options: Options) -> StorageClient:
     from .eic import from_options
 
     return from_options(identity, options)
+
+
+@BACKENDS.register("hf3fs")
+def _hf3fs(identity: StorageIdentity, options: Options) -> StorageClient:
+    from .hf3fs import from_options
+
+    return from_options(identity, options)

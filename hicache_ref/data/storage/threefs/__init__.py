@@ -1,0 +1,1 @@
+"""What 3FS needs around its file: who has which page (table, metadata, server), and how bytes get there (drivers)."""
