@@ -7,7 +7,7 @@ TORCH ?= 2.13.0
 STAMP := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
 
-.PHONY: demo test check unit fast test-fast bench gpu fuzz clean
+.PHONY: demo test check unit fast test-fast bench gpu questions fuzz clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -62,6 +62,10 @@ bench: $(TOOLS)
 # Ten minutes on a machine with a CUDA GPU and the extra `ref`; nothing without.
 gpu: $(STAMP)
 	$(BIN)/python -m benchmarks.gpu
+
+# reports/questions: all replays again, some minutes; `make questions NAMES=small_l2` one of them.
+questions: $(TOOLS)
+	$(BIN)/python -m reports.questions $(NAMES)
 
 fuzz: $(TOOLS)
 	$(BIN)/python -m hicache_ref.testing.fuzz --seeds 20000 --jobs 2
