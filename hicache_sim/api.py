@@ -231,6 +231,7 @@ class _Run:
             options.check,
             linked=(schedule or workload.schedule).waits,
             max_parallel=1 if options.sequential else workload.max_parallel,
+            arrival_s=made.calibration.arrival_s if made.calibration else 0.0,
         )
         self._env = env
         self.events = 0

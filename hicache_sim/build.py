@@ -26,7 +26,7 @@ from .compute import Roofline
 from .copies import CopyModel
 from .faults import FaultyStore, parse_fault
 from .hardware import DEFAULT_STORES, HardwareProfile, StoreProfile, load_profile, load_store
-from .plane import SimPlane
+from .plane import NEVER_ASLEEP, SimPlane
 from .stores import make_store
 
 DEFAULT_MODEL = "llama-3.1-8b"
@@ -137,7 +137,8 @@ def make_plane(made: Plan, env: Environment, store: FaultyStore | None) -> SimPl
     copies = CopyModel(layout, backend, shape, made.hardware, priced)
     costs = measured.costs if measured else Roofline(made.model, made.hardware, tp_size, kv_dtype)
     between_s = measured.between_batches_s if measured else 0.0
+    wake = measured.wake if measured else NEVER_ASLEEP
     replicated = made.model.attention.replicated
     return SimPlane(
-        env, made.hardware, copies, costs, tp_size, store, made.store, replicated, made.config.seed, between_s
+        env, made.hardware, copies, costs, tp_size, store, made.store, replicated, made.config.seed, between_s, wake
     )

@@ -22,6 +22,7 @@ from hicache_ref.model.scaling import scale
 from .compute import Fitted
 from .copies import Direction, Measured
 from .hardware import HardwareProfile, ProfileError, StoreProfile, store_of
+from .plane import Wake
 
 FORMAT = "hicache calibration 1"
 
@@ -86,6 +87,15 @@ class Calibration:
     @property
     def between_batches_s(self) -> float:
         return float(self.content["compute"]["batch_overhead_s"]["value"])
+
+    @property
+    def arrival_s(self) -> float:
+        return float(self.content["compute"]["arrival_s"]["value"])
+
+    @property
+    def wake(self) -> Wake:
+        found = self.content["compute"]["wake"]
+        return Wake(float(found["most_s"]), float(found["half_s"]))
 
     def copies(self, io_backend: str, layout: str, hardware: HardwareProfile) -> Measured | None:
         """Prices of one combination; None: it was not measured."""

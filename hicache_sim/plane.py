@@ -15,7 +15,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from simpy import Environment
 
@@ -380,18 +380,36 @@ class _Look(Alarm):
         self._device.looked(self)
 
 
+class Wake(NamedTuple):
+    """What a batch takes longer after a pause of the device: nearly `most_s` after a long one, half of it after
+    `half_s`."""
+
+    most_s: float
+    half_s: float
+
+    def at(self, pause_s: float) -> float:
+        return self.most_s * pause_s / (pause_s + self.half_s)
+
+
+NEVER_ASLEEP = Wake(0.0, 1.0)
+
+
 class Device:
     """One batch at a time, slowed by what works beside it, and waiting for the layers it needs.
 
-    between_s: passes before a batch begins.
+    between_s: passes before a batch begins; more after a pause, as `wake` says.
     """
 
-    def __init__(self, plane: SimPlane, costs: Costs, parts: int, sides: Sequence[Side], between_s: float) -> None:
+    def __init__(
+        self, plane: SimPlane, costs: Costs, parts: int, sides: Sequence[Side], between_s: float, wake: Wake
+    ) -> None:
         self._plane = plane
         self._costs = costs
         self._parts = parts
         self._sides = sides
         self._between_s = between_s
+        self._wake = wake
+        self._ended_s = 0.0
         self._op: Op | None = None
         self._look: _Look | None = None
         """The alarm in force."""
@@ -402,7 +420,8 @@ class Device:
     def start(self, op: Op) -> None:
         self._op = op
         self._batch = op.batch
-        self._start_s = self._plane.env.now + self._between_s
+        now_s = self._plane.env.now
+        self._start_s = now_s + self._between_s + self._wake.at(now_s - self._ended_s)
         self._work_s = op.batch.seconds(self._costs)
         self._slow_from_s = self._lost_s()
         self._floor_s = 0.0
@@ -464,6 +483,7 @@ class Device:
         op, plane = self._op, self._plane
         assert op is not None
         self._op = None
+        self._ended_s = plane.env.now
         passed_s = plane.env.now - self._start_s
         slowed_s = self._lost_s() - self._slow_from_s
         self.busy_s += passed_s
@@ -547,6 +567,7 @@ class SimPlane:
         replicated: bool = False,
         seed: int = 0,
         between_batches_s: float = 0.0,
+        wake: Wake = NEVER_ASLEEP,
     ) -> None:
         self.env = env
         self.ranks = ranks
@@ -564,7 +585,7 @@ class SimPlane:
             else None
         )
         sides = [self._copy_side, *([self.client.side] if self.client is not None else [])]
-        self.device = Device(self, costs, copies.parts, sides, between_batches_s)
+        self.device = Device(self, costs, copies.parts, sides, between_batches_s, wake)
         self.op_counts = dict.fromkeys(OpKind, 0)
         self.meters = SimMeters(self)
         self.loading: set[int] = set()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from simpy import Environment
@@ -57,10 +58,19 @@ class Simulation(Loop):
         check: bool = False,
         linked: bool = False,
         max_parallel: int | None = None,
+        arrival_s: float = 0.0,
     ) -> None:
+        """arrival_s: from when a request is due until the engine sees it."""
         super().__init__(SimClock(env), engine, plane, requests, activate, observer, log, check, linked, max_parallel)
         self.env = env
+        self._arrival_s = arrival_s
         plane.deliver = self.report
+
+    def _arrive(self, request: Request) -> None:
+        if self._arrival_s:
+            Call(self.env, self._arrival_s, partial(super()._arrive, request))
+        else:
+            super()._arrive(request)
 
     def run(self) -> None:
         """Until every request has ended and every transfer with it."""

@@ -26,12 +26,13 @@ from . import machine as where
 from .beside import lost
 from .compute import ComputeBench
 from .copies import blocks, links, operators
-from .driver import between_batches
+from .driver import arrival, between_batches
 from .memory import dram
 from .record import Found, content
 from .rig import Batch, Rig, batch_of
 from .samples import Spread
 from .stores import StoreBench, StoreFigures
+from .wake import wake
 
 SECONDS = 90.0
 POOL_TOKENS = 1 << 16
@@ -94,10 +95,10 @@ class _Bench:
         """Everything, one thing after the other: nothing may disturb what is timed."""
         made, seconds = self.made, self._seconds
         self._tell("copies between L1 and L2, every operator")
-        matrix = list(operators(made.geometry, made.codec.store_dtype, made.device, 0.25 * seconds))
+        matrix = list(operators(made.geometry, made.codec.store_dtype, made.device, 0.2 * seconds))
         self._tell("host memory")
         memory = dram(0.03 * seconds)
-        stores = {name: self._store(name, 0.15 * seconds / len(self._stores)) for name in self._stores}
+        stores = {name: self._store(name, 0.13 * seconds / len(self._stores)) for name in self._stores}
         client = self._client(self._stores[0]) if self._stores else None
         with make_machine(made, batch_of, client=client) as machine:
             rig = Rig(machine.plane)
@@ -110,11 +111,12 @@ class _Bench:
             self._tell("decode")
             decode = bench.decode(0.15 * seconds)
             self._tell("compute beside copies and the store")
-            by_copies, by_store = self._beside(machine, rig, 0.1 * seconds)
-        self._tell("the scheduler between batches")
-        return Found(
-            matrix, memory, stores, carried, prefill, decode, by_copies, by_store, between_batches(made.config)
-        )
+            by_copies, by_store = self._beside(machine, rig, 0.08 * seconds)
+            self._tell("compute after pauses")
+            woken = wake(rig, Batch([(0, made.page_tokens)], made.page_tokens, pages), 0.08 * seconds)
+        self._tell("the scheduler")
+        between, arrived = between_batches(made.config), arrival(made.config)
+        return Found(matrix, memory, stores, carried, prefill, decode, by_copies, by_store, woken, between, arrived)
 
     # Stores
 

@@ -1,8 +1,9 @@
-"""What the scheduler takes between two batches: the engine's step, the hand-over to the device, threads that wake up.
+"""What the scheduler takes: between two batches, and from a request's arrival to its admission.
 
 Rules of this file
-- Measured in a real run of small requests, all waiting from the beginning, so that the device never idles for want of
-  work: from the end of one batch to the start of the next.
+- Measured in real runs of small requests. Between batches: all wait from the beginning, so that the device never idles
+  for want of work; from the end of one batch to the start of the next. Arrivals: each comes alone, to an idle engine.
+- Without L3: its threads are the store's business.
 """
 
 from __future__ import annotations
@@ -11,33 +12,41 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from workloads import open_workload
 
-from ..run.api import Options, run
+from ..run.api import Options, Result, run
 from ..run.setup import RealConfig
 from .samples import Spread, spread
 
-CLIENTS, ROUNDS, NEW_TOKENS, ANSWER_TOKENS = 12, 4, 64, 3
+CROWD = {"clients": 16, "rounds": 5, "new_tokens": 64, "answer_tokens": 3, "rate_per_s": 10_000}
+ALONE = {"clients": 30, "rounds": 1, "answer_tokens": 1, "rate_per_s": 8}
+PROMPT_TOKENS = 512
+"""Of one that comes alone, or less where L1 is small."""
 
 
 def between_batches(config: RealConfig) -> Spread:
-    """Seconds from batch to batch. No L3: its threads are the store's business."""
+    """Seconds from batch to batch."""
+    done = _run(config, CROWD, 4)
+    batches = sorted((each for each in done.machine.plane.slices if each.track == "compute"), key=lambda s: s.start_s)
+    return spread([max(0.0, after.start_s - before.end_s) for before, after in pairwise(batches)])
+
+
+def arrival(config: RealConfig) -> Spread:
+    """Seconds from when a request is due until it is admitted, where nothing is in its way."""
+    prompt = min(PROMPT_TOKENS, (config.args.max_total_tokens or PROMPT_TOKENS) // 2)
+    done = _run(config, ALONE | {"new_tokens": prompt}, None).requests
+    return spread([b - a for a, b in zip(done["arrival_s"], done["admitted_s"], strict=True)])
+
+
+def _run(config: RealConfig, load: dict[str, Any], running: int | None) -> Result:
     args = replace(
-        config.args, hicache_storage_backend=None, hicache_storage_backend_extra_config=None, max_running_requests=4
-    )
-    load = open_workload(
-        "bench-multiturn",
-        {
-            "clients": CLIENTS,
-            "rounds": ROUNDS,
-            "new_tokens": NEW_TOKENS,
-            "answer_tokens": ANSWER_TOKENS,
-            "rate_per_s": 10_000,
-        },
+        config.args,
+        hicache_storage_backend=None,
+        hicache_storage_backend_extra_config=None,
+        hicache_storage_prefetch_policy=None,
+        max_running_requests=running,
     )
     with TemporaryDirectory() as folder:
-        done = run(load, None, Options(out=Path(folder)), replace(config, args=args))
-    batches = sorted((each for each in done.machine.plane.slices if each.track == "compute"), key=lambda s: s.start_s)
-    gaps = [max(0.0, after.start_s - before.end_s) for before, after in pairwise(batches)]
-    return spread(gaps)
+        return run(open_workload("bench-multiturn", load), None, Options(out=Path(folder)), replace(config, args=args))

@@ -18,6 +18,7 @@ from .copies import Links, Operator
 from .machine import memory_bytes
 from .samples import Spread
 from .stores import StoreFigures
+from .wake import Wake
 
 FORMAT = "hicache calibration 1"
 BASES = {"cpu": "dev-vm", "cuda": "h100-pcie5"}
@@ -39,7 +40,9 @@ class Found:
     decode: Curve
     lost_to_copies: Spread
     lost_to_store: Spread | None
+    wake: Wake
     between_batches: Spread
+    arrival: Spread
 
 
 def content(about: Mapping[str, str], made: RealPlan, found: Found) -> dict[str, Any]:
@@ -56,6 +59,8 @@ def content(about: Mapping[str, str], made: RealPlan, found: Found) -> dict[str,
             "prefill": found.prefill.record(),
             "decode": found.decode.record(),
             "batch_overhead_s": _number(found.between_batches.median, found.between_batches.words()),
+            "arrival_s": _number(found.arrival.median, f"to admission, {found.arrival.words()}"),
+            "wake": _wake(found.wake),
             "copy_share": _number(found.lost_to_copies.median, found.lost_to_copies.words()),
         },
         "stores": {name: _store(name, made, found, figures) for name, figures in found.stores.items()},
@@ -65,6 +70,11 @@ def content(about: Mapping[str, str], made: RealPlan, found: Found) -> dict[str,
 
 def _number(value: float, source: str) -> dict[str, Any]:
     return {"value": value, "source": f"measured: {source}"}
+
+
+def _wake(found: Wake) -> dict[str, Any]:
+    measured = ", ".join(f"{extra * 1e3:.2f} ms after {pause:g} s" for pause, extra in found.extra_s.items())
+    return {"most_s": found.most_s, "half_s": found.half_s, "source": f"measured: {measured}"}
 
 
 def _model(made: RealPlan) -> dict[str, Any]:

@@ -131,4 +131,4 @@ def test_a_rig_times_operations_and_says_what_failed():
 
 def test_blocks_are_pages_of_the_pool_each_once():
     pages = blocks(20, 33, 1)
-    assert len(set(pages.tolist())) == 20 and 0 <= pages.min() and pages.max() < 33
+    assert len(set(pages.tolist())) == 20 and pages.min() >= 0 and pages.max() < 33

@@ -42,6 +42,8 @@ def content(**changes: Any) -> dict[str, Any]:
             "prefill": {"a": 1e-3, "b": 1e-5, "c": 1e-8, "d": 1e-7, "e": 1e-4},
             "decode": {"a": 1e-3, "b": 1e-4, "c": 1e-7},
             "batch_overhead_s": {"value": 5e-4, "source": "measured: somehow"},
+            "arrival_s": {"value": 1e-4, "source": "measured: somehow"},
+            "wake": {"most_s": 2e-3, "half_s": 0.05, "source": "measured: somehow"},
             "copy_share": {"value": 0.25, "source": "measured: somehow"},
         },
         "stores": {
