@@ -83,7 +83,10 @@ def run(
     """Run a trace file, shipped sample or generator (by name), or a `Workload`, on real memory.
 
     `flags` are SGLang's, underscored; `config` holds them and all the rest instead. ValueError: bad input, in one line.
-    RunFailed: the device or a copy has failed.
+    RunFailed: the device or a copy has failed, or a rank has died.
+
+    With several ranks (tp_size) the others are processes that import the calling script: it runs below
+    `if __name__ == "__main__":`.
     """
     if isinstance(workload, str):
         workload = open_workload(workload)

@@ -23,6 +23,7 @@ def run(workload: str, launch_line: tuple[str, ...], **options: Any) -> None:
     """Run WORKLOAD on real memory: pools, copies, a store and a model that computes every token.
 
     Flags and output are those of `hicache replay`; the times are this machine's. Needs the extra `ref` (torch).
+    With --tp-size N each rank is a process of this machine; files are written by rank 0, and bytes are those of all.
     """
     try:
         import torch  # noqa: F401
