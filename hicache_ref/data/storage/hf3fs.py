@@ -26,7 +26,7 @@ from .gate import Gate
 from .naming import prefix
 from .objects import cut_memory
 from .options import Options, flag, number, size_bytes, text, whole
-from .seal import UNSEALED, Digests, Sealer, Trust
+from .seal import UNSEALED, Digests, Running, Sealer, Trust
 from .threads import Threads
 from .threefs.drivers import Driver, FileDriver, Pieces, UsrbioDriver, usrbio
 from .threefs.metadata import HttpMetadata, LocalMetadata, Metadata
@@ -278,7 +278,7 @@ class Hf3fsClient:
         return fates
 
     def _fits(self, key: str, place: Place, pieces: Pieces) -> bool:
-        return self._sealer.fits(bytes.fromhex(place.seal), self._seal_prefix + key, pieces)
+        return self._shown(key, pieces).fits(bytes.fromhex(place.seal))
 
     def _written(
         self,
@@ -302,8 +302,15 @@ class Hf3fsClient:
         return fates
 
     def _seal(self, key: str, pieces: Pieces) -> str:
-        seal = self._sealer.seal(self._seal_prefix + key, pieces)
+        seal = self._shown(key, pieces).seal()
         return "" if seal == UNSEALED else seal.hex()
+
+    def _shown(self, key: str, pieces: Pieces) -> Running:
+        """A seal that has seen the object's bytes."""
+        seal = self._sealer.begin(self._seal_prefix + key)
+        for piece in pieces:
+            seal.update(piece)
+        return seal
 
     def _count_put(self, known: Sequence[bool], fates: Sequence[bool]) -> None:
         count = len(self._endings)

@@ -140,7 +140,8 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    print(f"listens on http://{server.server_address[0]}:{server.server_address[1]}", flush=True)
+    host, port = server.server_address[:2]
+    print(f"listens on http://{host!s}:{port}", flush=True)
     while not ended.wait(arguments.save_interval):
         if path:
             tables.save(path)
