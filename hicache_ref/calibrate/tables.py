@@ -16,6 +16,10 @@ def show(found: Mapping[str, Any], console: Console) -> None:
     for name, number in _numbers(found):
         table.add_row(name, _text(name, number["value"]), number["source"].removeprefix("measured: "))
     console.print(table)
+    woken = found["compute"]["wake"]
+    console.print(
+        f"after a pause: up to {_us(woken['most_s'])}, half of it after {_us(woken['half_s'])}; {woken['source']}"
+    )
     prices = Table("copies", "way", "a call", "a piece", "GB/s", "off by", box=None, pad_edge=False)
     for name, ways in found["copies"].items():
         for way, price in ways.items():
@@ -43,7 +47,7 @@ def _numbers(found: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
         (prefix + name, number)
         for prefix, group in groups
         for name, number in group.items()
-        if isinstance(number, Mapping) and "source" in number
+        if isinstance(number, Mapping) and "value" in number
     ]
 
 

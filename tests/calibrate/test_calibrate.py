@@ -51,7 +51,7 @@ def content(file: Path) -> dict[str, Any]:
 
 
 def numbers(part: Any) -> list[dict[str, Any]]:
-    return [each for each in part.values() if isinstance(each, dict) and "source" in each]
+    return [each for each in part.values() if isinstance(each, dict) and "value" in each]
 
 
 def test_it_says_where_when_and_how(file):
