@@ -83,10 +83,29 @@ class FetchState(Protocol):
     """When its clock began."""
 
 
+class FetchLimits(Protocol):
+    """What is asked of L3 at all."""
+
+    capacity_tokens: int
+    """No new prefetch while this many tokens are in flight."""
+
+    def asks(self, pages: int, tokens: int) -> bool:
+        """Is the store asked for a span of this length? Asked once a span."""
+        ...
+
+    def worth(self, tokens: int) -> bool:
+        """Is so much of what the store has worth fetching?"""
+        ...
+
+    def ended(self, pages: int, arrived: int) -> None:
+        """A request that asked for so many pages goes on, with these."""
+        ...
+
+
 class PrefetchPolicy(Protocol):
     """How long a waiting request waits for its prefetch (article 3.6).
 
-    One with a method `limits` makes of the given `storage.PrefetchLimits` its own, which decide what is asked for.
+    One with a method `limits` makes of the given `FetchLimits` its own, which decide what is asked for, and may learn.
     """
 
     name: str

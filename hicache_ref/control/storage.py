@@ -19,7 +19,7 @@ from .cache import HiCache
 from .counters import Refusal
 from .keys import ATOM_BYTES, common_pages
 from .ledger import Prefetch, Store, Write
-from .policies import PrefetchPolicy
+from .policies import FetchLimits, PrefetchPolicy
 from .slots import Owner
 from .tree import HostLock, Match, Node
 from .types import Completion, Op, OpKind, Progress, Slots
@@ -39,27 +39,25 @@ class PrefetchLimits:
         self.capacity_tokens = capacity_tokens
 
     def asks(self, pages: int, tokens: int) -> bool:
-        """Is the store asked for a span of this length? Asked once a span."""
         return tokens >= self.threshold_tokens
 
     def worth(self, tokens: int) -> bool:
-        """Is so much of what the store has worth fetching?"""
         return tokens >= self.threshold_tokens
 
     def ended(self, pages: int, arrived: int) -> None:
-        """A request that asked for so many pages goes on, with these."""
+        pass
 
 
-def limits_of(policy: PrefetchPolicy, given: PrefetchLimits) -> PrefetchLimits:
+def limits_of(policy: PrefetchPolicy, given: FetchLimits) -> FetchLimits:
     """The limits that hold under `policy`: those given, unless it makes others of them (`limits`)."""
-    own: Callable[[PrefetchLimits], PrefetchLimits] | None = getattr(policy, "limits", None)
+    own: Callable[[FetchLimits], FetchLimits] | None = getattr(policy, "limits", None)
     return given if own is None else own(given)
 
 
 class StorageSide:
     """L3 as seen by the control plane. Attaches itself to a cache."""
 
-    def __init__(self, cache: HiCache, policy: PrefetchPolicy, limits: PrefetchLimits) -> None:
+    def __init__(self, cache: HiCache, policy: PrefetchPolicy, limits: FetchLimits) -> None:
         self.cache = cache
         self.policy = policy
         self.limits = limits_of(policy, limits)

@@ -11,15 +11,15 @@ Rules of this file
 
 from __future__ import annotations
 
-from ..control.storage import PrefetchLimits
+from ..control.policies import FetchLimits
 
 
-class LearnedLimits(PrefetchLimits):
+class LearnedLimits:
     """Asks for spans of a class as long as `worth_pages` of them arrive, on the mean; of the others for one in
     `tries`, to notice when that changes. The given threshold is not used."""
 
-    def __init__(self, given: PrefetchLimits, worth_pages: float, memory: float, tries: int) -> None:
-        super().__init__(given.threshold_tokens, given.capacity_tokens)
+    def __init__(self, given: FetchLimits, worth_pages: float, memory: float, tries: int) -> None:
+        self.capacity_tokens = given.capacity_tokens
         self._worth_pages, self._memory, self._tries = worth_pages, memory, tries
         self._arrive: dict[int, float] = {}
         """Pages that arrive of a span, on the mean, by class."""

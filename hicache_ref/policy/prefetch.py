@@ -5,8 +5,7 @@ Source: article 3.6; `hiradix_cache.py` of 0.5.7, `can_terminate_prefetch`.
 
 from __future__ import annotations
 
-from ..control.policies import FetchState, PrefetchPolicy
-from ..control.storage import PrefetchLimits
+from ..control.policies import FetchLimits, FetchState, PrefetchPolicy
 from .learned import LearnedLimits
 from .registry import Registry
 
@@ -89,6 +88,6 @@ class Learned(Timeout):
         super().__init__(base_s, per_page_s, of_request)
         self.worth_pages, self.memory, self.tries = worth_pages, memory, tries
 
-    def limits(self, given: PrefetchLimits) -> PrefetchLimits:
+    def limits(self, given: FetchLimits) -> FetchLimits:
         """New limits, for one cache; they learn."""
         return LearnedLimits(given, self.worth_pages, self.memory, self.tries)
