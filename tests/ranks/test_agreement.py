@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hicache_ref.control.types import Completion, Progress, Released
@@ -43,6 +43,7 @@ def interleavings(draw):
     return size, ops, said
 
 
+@settings(max_examples=50)
 @given(interleavings())
 def test_agreed_reports_keep_the_rules_of_planes(case):
     size, ops, said = case
@@ -68,6 +69,7 @@ def test_agreed_reports_keep_the_rules_of_planes(case):
         assert pages == sorted(set(pages)) and all(each <= end.pages_ok for each in pages)
 
 
+@settings(max_examples=50)
 @given(interleavings())
 def test_nothing_is_agreed_before_all_have_said_it(case):
     size, _, said = case
