@@ -41,6 +41,8 @@ LONGEST_TOKENS = 16384
 """Of a sequence."""
 SIDE_TOKENS, SIDE_PAGES = 1024, 32
 """Of the batch that is timed beside copies, and of these."""
+WOKEN_BEFORE, WOKEN_NEW = 512, 96
+"""Tokens of the batch that is timed after pauses: that of a request that hits most of its prompt."""
 TAG = "calibration"
 
 Tell = Callable[[str], None]
@@ -113,7 +115,8 @@ class _Bench:
             self._tell("compute beside copies and the store")
             by_copies, by_store = self._beside(machine, rig, 0.08 * seconds)
             self._tell("compute after pauses")
-            woken = wake(rig, Batch([(0, made.page_tokens)], made.page_tokens, pages), 0.08 * seconds)
+            before = min(WOKEN_BEFORE, made.page_tokens * (pages // 2))
+            woken = wake(rig, Batch([(before, WOKEN_NEW)], made.page_tokens, pages), 0.1 * seconds)
         self._tell("the scheduler")
         between, arrived = between_batches(made.config), arrival(made.config)
         return Found(matrix, memory, stores, carried, prefill, decode, by_copies, by_store, woken, between, arrived)
