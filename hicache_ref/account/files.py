@@ -23,7 +23,7 @@ from .metrics import STATUS_NAMES, Columns
 
 MOST_SLICES = 60_000
 """Slices of a Perfetto trace; a viewer gets slow beyond."""
-LOG_ROWS = 500_000
+LOG_ROWS = 50_000
 TRACKS = ("compute", "load", "backup", "probe", "fetch", "store")
 
 

@@ -112,7 +112,7 @@ class Recorder:
         meters: Meters,
         reasons: MissReasons,
         spill: Callable[[Columns], None] | None = None,
-        spill_rows: int = 20_000,
+        spill_rows: int = 2_000,
         progress: Callable[[int, float], None] | None = None,
     ) -> None:
         self._engine = engine
