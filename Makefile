@@ -7,7 +7,7 @@ TORCH ?= 2.13.0
 STAMP := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
 
-.PHONY: demo test check unit fast test-fast bench gpu questions fuzz clean
+.PHONY: demo test check unit fast test-fast bench validation gpu questions fuzz clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -58,6 +58,10 @@ test-fast: $(TOOLS) fast
 bench: $(TOOLS)
 	HICACHE_FAST_PYTHON=$(wildcard $(FAST)/bin/python) $(BIN)/python -m benchmarks $(BENCH)
 	$(BIN)/python -c 'import torch' 2>/dev/null && $(BIN)/python -m benchmarks.memory $(BENCH) || echo "no torch: no reports/memory"
+
+# The simulator against this machine: about ten minutes, better alone on it.
+validation: $(STAMP)
+	$(BIN)/python -m benchmarks.validation
 
 # Ten minutes on a machine with a CUDA GPU and the extra `ref`; nothing without.
 gpu: $(STAMP)

@@ -1,0 +1,136 @@
+"""The simulator against this machine, into `reports/validation/`: `make validation`.
+
+Rules of this file
+- A calibration of this machine, then every case: three real runs each, and the simulated one, all by the commands that
+  anybody can type. What they wrote is kept but for the tables of single runs.
+- One thread of torch: with two on two cores, whatever else runs makes each wait for the other in every operation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from .machine import load
+from .measure import ROOT, Row, Table, text
+from .report import bullets
+
+WORK = ROOT / "out" / "validation"
+FLAGS = "--page-size 16 --max-total-tokens 3000 --hicache-storage-backend file"
+CASES = {
+    "chat": "chat --set count=20 --set rate_per_s=0.8 --set system_prompts=6 --set system_tokens=400 "
+    "--set first_tokens=200 --set next_tokens=80 --set answer_tokens=24 --set think_s=4 --set sigma=0.6 "
+    f"{FLAGS} --hicache-ratio 1.5 --hicache-storage-prefetch-policy wait_complete",
+    "agents": "agents --set count=10 --set rate_per_s=0.4 --set system_tokens=600 --set sub_system_tokens=400 "
+    "--set steps=6 --set task_tokens=150 --set result_tokens=100 --set answer_tokens=20 --set tool_s=3 "
+    f"{FLAGS} --hicache-ratio 1.2 --hicache-mem-layout page_first --hicache-storage-prefetch-policy timeout",
+}
+"""Words of `hicache run`, by name: prompts that a CPU can serve, on levels so small that all three are used."""
+KEPT = ("validation.json", "validation.md", "validation.html", "ttft.png", "hit-rates.png", "misses.png")
+SHOWN = ("hits", "TTFT")
+"""Groups of figures that the index repeats."""
+
+
+def hicache(*words: str) -> int:
+    """The command's exit code. It says itself what it does."""
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run([sys.executable, "-m", "hicache_sim.cli", *words], cwd=ROOT, env=environ).returncode
+
+
+def calibrate(seconds: float) -> Path:
+    """A calibration of this machine, as the cases run on it."""
+    path = WORK / "calibration.json"
+    if hicache("calibrate", "--out", str(path), "--seconds", str(seconds), *FLAGS.split()):
+        raise SystemExit("the calibration failed")
+    return path
+
+
+def run(case: str, calibration: Path) -> None:
+    """Real and simulated. RuntimeError: there is no verdict, whichever."""
+    shutil.rmtree(WORK / case, ignore_errors=True)
+    words = [*CASES[case].split(), "--hardware", str(calibration), "--out", str(WORK / case)]
+    if hicache("validate", *words) not in (0, 1):
+        raise RuntimeError(f"no validation of {case}")
+
+
+def collect(folder: Path, loads: str) -> None:
+    """What was found, from the work folder to the report's, with an index."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(WORK / "calibration.json", folder)
+    verdicts: dict[str, Any] = {}
+    for case in CASES:
+        source, target = WORK / case, folder / case
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir()
+        for name in KEPT:
+            shutil.copy(source / name, target)
+        for summary in source.glob("*/summary.json"):
+            shutil.copy(summary, target / f"{summary.parent.name}.json")
+        verdicts[case] = json.loads((source / "validation.json").read_text())
+    (folder / "README.md").write_text(index(verdicts, loads))
+
+
+def index(verdicts: dict[str, Any], loads: str) -> str:
+    about = json.loads((WORK / "calibration.json").read_text())["about"]
+    words = [
+        "# Real and simulated",
+        "Made by `python -m benchmarks.validation` (`make validation`): a calibration of this machine, then three real "
+        "runs of each case, each with an empty store, beside one simulated run. The simulated figure is compared with "
+        "the median of the real ones; allowed is the tolerance (0.5 points of hits, 10 % of TTFT), or how far the real "
+        "runs lie from their own median if that is more.",
+        bullets({**about, "load averages of the runs": loads}),
+    ]
+    for case, found in verdicts.items():
+        line = f"{found['line'].replace('hicache run', 'hicache validate')} --hardware calibration.json"
+        busy = found["processors others kept busy"]
+        words += [
+            f"## {case}: {'within' if found['passes'] else 'not all within'} its tolerances",
+            f"```\nOMP_NUM_THREADS=1 {line}\n```",
+            *([f"Others kept {busy:.2f} of the machine's processors busy meanwhile (median)."] if busy else []),
+            "Hits in %, times in ms.",
+            text(Table(case, case, [_row(each) for each in found["figures"] if each["group"] in SHOWN])),
+            f"[All figures]({case}/validation.md), [the page with both curves]({case}/validation.html)",
+            f"![Time to first token]({case}/ttft.png)",
+        ]
+    return "\n\n".join(words) + "\n"
+
+
+def _row(each: dict[str, Any]) -> Row:
+    factor, change = (1000, " %") if each["relative"] else (100, " points")
+    allowed = each["allowed"]
+    limit = None if allowed is None else f"{max(allowed, each['spread']) * 100:.2f}{change}"
+    return {
+        "figure": f"{each['group']}: {each['figure']}",
+        "real, median": each["median"] * factor,
+        "lowest": min(each["real"]) * factor,
+        "highest": max(each["real"]) * factor,
+        "simulated": each["simulated"] * factor,
+        "difference": f"{each['difference'] * 100:+.2f}{change}",
+        "allowed": limit,
+        "verdict": None if allowed is None else "within" if each["passes"] else "beyond",
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.validation", description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "reports" / "validation", metavar="FOLDER")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of the calibration")
+    arguments = parser.parse_args()
+    WORK.mkdir(parents=True, exist_ok=True)
+    before = load()
+    calibration = calibrate(arguments.seconds)
+    for case in CASES:
+        run(case, calibration)
+    collect(arguments.out, f"{before} before; {load()} after")
+    print(f"written to {arguments.out}: {shlex.quote(str(arguments.out / 'README.md'))}")
+
+
+if __name__ == "__main__":
+    main()
