@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from hicache_ref.config.layouts import KvGeometry
 from hicache_ref.data.storage.client import Counts, PageMemory, Slots, StorageIdentity, StoreFailed
 from hicache_ref.data.storage.flat import FlatPages
 
@@ -35,6 +36,7 @@ class FakeHost:
     def __init__(self, pages: int, pieces: int = 3, page_bytes: int = PAGE_BYTES) -> None:
         self.pages = pages
         self.page_bytes = page_bytes
+        self.geometry = KvGeometry("mha", 2, 1, 1, 1, page_bytes // 2, 1, (page_bytes // 2,))
         self.memory = np.zeros((pieces, pages, page_bytes // pieces), np.uint8)
 
     def page_memory(self, page: int) -> list[memoryview]:

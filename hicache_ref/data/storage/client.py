@@ -18,6 +18,8 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from ...config.layouts import KvGeometry
+
 Slots = NDArray[Any]
 """[pages] int64: pages of the host pool."""
 
@@ -40,6 +42,11 @@ class PageMemory(Protocol):
     @property
     def page_bytes(self) -> int:
         """One page, all components and layers."""
+        ...
+
+    @property
+    def geometry(self) -> KvGeometry:
+        """What a page is made of."""
         ...
 
     def page_memory(self, page: int) -> list[memoryview]:
@@ -70,6 +77,8 @@ class StorageIdentity:
     """A namespace of its own within the store."""
     layout: str = "page_first"
     """The host pool's (--hicache-mem-layout), where a store's keys or objects depend on it, as upstream's do."""
+    geometry: KvGeometry | None = None
+    """What a page is made of, for stores that must know before they see one."""
 
     def __post_init__(self) -> None:
         for what, rank, size in (("TP", self.tp_rank, self.tp_size), ("PP", self.pp_rank, self.pp_size)):

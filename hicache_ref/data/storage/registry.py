@@ -95,3 +95,10 @@ def _hf3fs(identity: StorageIdentity, options: Options) -> StorageClient:
     from .hf3fs import from_options
 
     return from_options(identity, options)
+
+
+@BACKENDS.register("aibrix")
+def _aibrix(identity: StorageIdentity, options: Options) -> StorageClient:
+    from .aibrix import from_options
+
+    return from_options(identity, options)
