@@ -113,6 +113,15 @@ def test_full_means_that_the_oldest_go(make):
     assert wrong(host, names_of([3, 79]), slots(0, 1)) == []
 
 
+def test_pages_that_are_all_read_go_too(make):
+    host = FakeHost(8, pieces=2, page_bytes=64 << 10)
+    client = make(max_size=40 * (68 << 10))
+    for first in range(0, 160, 8):
+        assert put(client, range(first, first + 8), host) == 8
+        assert client.get(names_of(range(first, first + 8)), host, np.arange(8)) == 8
+    assert client.stats()["refused_pages"] == 0
+
+
 def test_a_batch_larger_than_the_limit_is_cut(make):
     host = FakeHost(64, pieces=2, page_bytes=64 << 10)
     client = make(max_size=16 * (80 << 10))

@@ -2,7 +2,7 @@
 
 Rules of this file
 - A page is some entries under one key: its facts, then its components. Entries of a page are neighbours, and are there
-  or not there together: a batch is one write transaction.
+  or not there together: a batch is one write transaction. Batches have turns, in which their pages go when it is full.
 - One copy each way, between the map and the host page. Readers never wait, not for writers either.
 - One environment a folder and process, however many clients have it open (`_ENVIRONMENTS`): LMDB asks for that.
 - The disk is asked for room before the map is written to. A map over a hole in a full disk kills the process.
@@ -17,7 +17,7 @@ import struct
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import lmdb
 
@@ -33,6 +33,7 @@ DEFAULT_BYTES = 64 << 30
 KEPT = 0.9
 """Of the limit, after pages had to go."""
 _NAME_CHARS = 64
+_BETWEEN = b"\n"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -46,16 +47,10 @@ def from_options(identity: StorageIdentity, options: Options) -> LmdbClient:
     return LmdbClient(identity, folder, max_bytes, durable, Digests() if verify else Trust())
 
 
-class _Facts(NamedTuple):
-    """What is stored beside a page's components."""
-
-    turn: int
-    """Its place among the pages to go."""
-    page_bytes: int
-    seal: bytes
-
-
 _FACTS = struct.Struct(f"<QQ{SEAL_BYTES}s")
+"""What is stored beside a page's components: the turn of the batch it came with, its bytes, its seal."""
+_FACTS_OF = b"\0"
+"""Behind a page's key: the entry of its facts. Components follow, by their numbers from 1 on."""
 
 
 class LmdbClient:
@@ -75,7 +70,7 @@ class LmdbClient:
     ) -> None:
         self.identity = identity
         self._prefix = prefix(identity)
-        self._parts = 1 if identity.replicated else 2
+        self._part_numbers = (b"\1",) if identity.replicated else (b"\1", b"\2")
         self._sealer = sealer or Digests()
         self._counts = Counts()
         self._environment = _ENVIRONMENTS.open(os.fspath(folder), max_bytes, durable)
@@ -90,7 +85,7 @@ class LmdbClient:
     def exists(self, names: Sequence[str]) -> int:
         with self._read() as txn:
             for at, name in enumerate(names):
-                if txn.get(self._entry(name, 0)) is None:
+                if txn.get(self._key(name) + _FACTS_OF) is None:
                     return at
         return len(names)
 
@@ -98,14 +93,15 @@ class LmdbClient:
         good, bad = 0, None
         with self._read() as txn, txn.cursor() as cursor:
             for name, page in zip(names, slots.tolist(), strict=True):
-                facts = self._facts(cursor.get(self._entry(name, 0)))
+                key = self._key(name)
+                facts = cursor.get(key + _FACTS_OF)
                 if facts is None:
                     self._counts.add("missed_pages")
                     break
-                if facts.page_bytes != host.page_bytes or not self._copy(cursor, name, facts, host.page_memory(page)):
-                    bad = name
+                if not self._copy(cursor, name, key, _FACTS.unpack(facts), host, page):
+                    bad = key
                     break
-                self._environment.used(facts.turn)
+                self._environment.used(key)
                 good += 1
         self._counts.add("read_pages", good)
         if bad is not None:
@@ -114,9 +110,7 @@ class LmdbClient:
         return good
 
     def put(self, names: Sequence[str], host: PageMemory, slots: Slots) -> int:
-        with self._read() as txn:
-            whole = [self._is_whole(txn, name, host.page_bytes) for name in names]
-        new = [at for at, there in enumerate(whole) if not there]
+        new = self._missing(names, host.page_bytes)
         self._counts.add("present_pages", len(names) - len(new))
         if not new:
             return len(names)
@@ -133,8 +127,6 @@ class LmdbClient:
         with self._gate, _failures(), self._environment.begin(write=True) as txn, txn.cursor() as cursor:
             found = cursor.set_range(start)
             while found and bytes(cursor.key()).startswith(start):
-                if cursor.key()[-1] == 0:
-                    txn.delete(_turn(_FACTS.unpack(cursor.value())[0]), db=self._environment.turns)
                 found = cursor.delete()
 
     def stats(self) -> dict[str, float]:
@@ -145,55 +137,51 @@ class LmdbClient:
 
     # Pages
 
-    def _entry(self, name: str, part: int) -> bytes:
-        """The key of a page's facts (part 0), or of its component part - 1."""
-        return f"{self._prefix}{name}".encode() + bytes((part,))
+    def _key(self, name: str) -> bytes:
+        """What the keys of a page's entries begin with."""
+        return (self._prefix + name).encode()
 
-    def _facts(self, value: memoryview | None) -> _Facts | None:
-        return None if value is None else _Facts(*_FACTS.unpack(value))
+    def _missing(self, names: Sequence[str], page_bytes: int) -> list[int]:
+        """Which pages are not there, or are of another length."""
+        with self._read() as txn:
+            facts = [txn.get(self._key(name) + _FACTS_OF) for name in names]
+            return [at for at, known in enumerate(facts) if known is None or _FACTS.unpack(known)[1] != page_bytes]
 
-    def _copy(self, cursor: Any, name: str, facts: _Facts, pieces: list[memoryview]) -> bool:
-        """A page's entries, which follow the one that `cursor` is at, into host memory; whether they fit the seal."""
+    def _copy(
+        self, cursor: Any, name: str, key: bytes, facts: tuple[int, int, bytes], host: PageMemory, page: int
+    ) -> bool:
+        """A page's components, which follow the facts that `cursor` is at, into host memory; whether all is well."""
+        _, page_bytes, seal = facts
         parts = []
-        for part in range(self._parts):
-            if not cursor.next() or cursor.key() != self._entry(name, part + 1):
+        for part in self._part_numbers:
+            if not cursor.next() or cursor.key() != key + part:
                 return False
             parts.append(cursor.value())
-        if sum(part.nbytes for part in parts) != facts.page_bytes:
+        if sum(part.nbytes for part in parts) != page_bytes or page_bytes != host.page_bytes:
             return False
-        pour(parts, pieces)
-        return self._sealer.fits(facts.seal, name, pieces)
-
-    def _is_whole(self, txn: Any, name: str, page_bytes: int) -> bool:
-        facts = self._facts(txn.get(self._entry(name, 0)))
-        return facts is not None and facts.page_bytes == page_bytes
+        running = self._sealer.begin(name)
+        pour(parts, host.page_memory(page), running.update)
+        return running.fits(seal)
 
     def _write(self, pages: list[tuple[str, int]], host: PageMemory) -> int:
-        """Pages written: all of them or, in a map without room, none."""
+        """Pages written: all or, in a map without room, none. Whatever is there under their keys is replaced."""
         with suppress(lmdb.MapFullError), self._environment.begin(write=True) as txn:
-            turn = self._environment.next_turn(txn)
+            turn = self._environment.take_turn(txn, [self._key(name) for name, _ in pages])
             for name, page in pages:
-                if not self._is_whole(txn, name, host.page_bytes):
-                    self._remove(txn, name)
-                    self._store(txn, name, turn, components(host, page, self._parts))
-                    turn += 1
+                running, key = self._sealer.begin(name), self._key(name)
+                for number, part in zip(
+                    self._part_numbers, components(host, page, len(self._part_numbers)), strict=True
+                ):
+                    running.update(part)
+                    txn.put(key + number, part)
+                txn.put(key + _FACTS_OF, _FACTS.pack(turn, host.page_bytes, running.seal()))
             return len(pages)
         return 0
 
-    def _store(self, txn: Any, name: str, turn: int, parts: list[memoryview]) -> None:
-        page_bytes = sum(part.nbytes for part in parts)
-        facts = _FACTS.pack(turn, page_bytes, self._sealer.seal(name, parts))
-        for part, value in enumerate((facts, *parts)):
-            txn.put(self._entry(name, part), value)
-        txn.put(_turn(turn), self._entry(name, 0), db=self._environment.turns)
-
-    def _remove(self, txn: Any, name: str) -> None:
-        _remove(txn, self._environment.turns, self._entry(name, 0))
-
-    def _forget(self, name: str) -> None:
+    def _forget(self, key: bytes) -> None:
         """Remove a page that is not what it should be, so that it is written again."""
         with self._gate, _failures(), self._environment.begin(write=True) as txn:
-            self._remove(txn, name)
+            _remove(txn, key)
 
     @contextmanager
     def _read(self) -> Iterator[Any]:
@@ -209,19 +197,11 @@ def _failures() -> Iterator[None]:
         raise StoreFailed(f"LMDB store: {error}") from error
 
 
-def _turn(turn: int) -> bytes:
-    """A key of the table of turns: big-endian, so that keys are in order."""
-    return turn.to_bytes(8, "big")
-
-
-def _remove(txn: Any, turns: Any, entry: bytes) -> None:
-    """A page's entries, `entry` the key of its facts, and its turn."""
+def _remove(txn: Any, key: bytes) -> None:
+    """All entries of a page."""
     with txn.cursor() as cursor:
-        if not cursor.set_key(entry):
-            return
-        txn.delete(_turn(_FACTS.unpack(cursor.value())[0]), db=turns)
-        found = True
-        while found and bytes(cursor.key())[:-1] == entry[:-1]:
+        found = cursor.set_key(key + _FACTS_OF)
+        while found and bytes(cursor.key())[:-1] == key:
             found = cursor.delete()
 
 
@@ -250,8 +230,8 @@ class _Environment:
         self._lock = threading.Lock()
         self._allocated = 0
         """Bytes of the file, from its start, that are on the disk."""
-        self._read: set[int] = set()
-        """Turns of pages read since they got them."""
+        self._read: set[bytes] = set()
+        """Pages read since they came, or since they were put off."""
 
     @property
     def longest_key(self) -> int:
@@ -264,13 +244,17 @@ class _Environment:
         self._env.close()
         os.close(self._file)
 
-    def used(self, turn: int) -> None:
-        """The page of this turn was read."""
-        self._read.add(turn)
+    def used(self, key: bytes) -> None:
+        """The page was read."""
+        self._read.add(key)
 
-    def next_turn(self, txn: Any) -> int:
+    def take_turn(self, txn: Any, keys: list[bytes]) -> int:
+        """The last turn, for a batch of these pages."""
         with txn.cursor(db=self.turns) as cursor:
-            return int.from_bytes(bytes(cursor.key()), "big") + 1 if cursor.last() else 0
+            turn = int.from_bytes(bytes(cursor.key()), "big") + 1 if cursor.last() else 0
+        # Big-endian, so that turns are in order.
+        txn.put(turn.to_bytes(8, "big"), _BETWEEN.join(keys), db=self.turns)
+        return turn
 
     def make_room(self, pages: int, page_bytes: int) -> int:
         """Let pages go until so many more have room. How many have: fewer where the disk is full, or nothing can go."""
@@ -287,25 +271,32 @@ class _Environment:
         return (stat["leaf_pages"] + stat["branch_pages"] + stat["overflow_pages"]) * self._psize
 
     def _evict(self, wanted_bytes: int) -> None:
-        """Remove the pages written longest ago; those read meanwhile go to the end of the queue, once."""
-        with self.begin(write=True) as txn:
-            last, freed = self.next_turn(txn), 0
-            with txn.cursor(db=self.turns) as queue:
-                while freed < wanted_bytes and queue.first():
-                    turn, entry = int.from_bytes(bytes(queue.key()), "big"), bytes(queue.value())
-                    if turn in self._read:
-                        self._read.discard(turn)
-                        self._postpone(txn, turn, entry, last)
-                        last += 1
+        """Remove the pages written longest ago. Those read since then are put off, once."""
+        with self.begin(write=True) as txn, txn.cursor(db=self.turns) as queue:
+            while wanted_bytes > 0 and queue.first():
+                turn, keys, late = bytes(queue.key()), bytes(queue.value()).split(_BETWEEN), []
+                while wanted_bytes > 0 and keys:
+                    key = keys.pop(0)
+                    facts = txn.get(key + _FACTS_OF)
+                    if facts is None or _FACTS.unpack(facts)[0] != int.from_bytes(turn, "big"):
+                        continue  # it has gone, or come again
+                    if key in self._read:
+                        self._read.discard(key)
+                        late.append(key)
                     else:
-                        freed += _FACTS.unpack(txn.get(entry))[1]
-                        _remove(txn, self.turns, entry)
+                        wanted_bytes -= _FACTS.unpack(facts)[1]
+                        _remove(txn, key)
+                if late:
+                    self._put_off(txn, late)
+                if keys:
+                    txn.put(turn, _BETWEEN.join(keys), db=self.turns)
+                else:
+                    txn.delete(turn, db=self.turns)
 
-    def _postpone(self, txn: Any, turn: int, entry: bytes, later: int) -> None:
-        facts = _FACTS.unpack(txn.get(entry))
-        txn.put(entry, _FACTS.pack(later, *facts[1:]))
-        txn.delete(_turn(turn), db=self.turns)
-        txn.put(_turn(later), entry, db=self.turns)
+    def _put_off(self, txn: Any, keys: list[bytes]) -> None:
+        turn = self.take_turn(txn, keys)
+        for key in keys:
+            txn.put(key + _FACTS_OF, _FACTS.pack(turn, *_FACTS.unpack(txn.get(key + _FACTS_OF))[1:]))
 
     def _on_disk(self, more_bytes: int) -> bool:
         """Whether the disk has the room that the map says is there."""

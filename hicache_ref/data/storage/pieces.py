@@ -7,11 +7,13 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .client import PageMemory
 
 Pieces = Sequence[memoryview]
+CHUNK_BYTES = 128 << 10
+"""What is copied at a time: small enough to be in the processor's cache when it is looked at next."""
 
 
 def components(host: PageMemory, page: int, count: int) -> list[memoryview]:
@@ -24,13 +26,15 @@ def components(host: PageMemory, page: int, count: int) -> list[memoryview]:
     return [whole[at : at + each] for at in range(0, count * each, each)]
 
 
-def pour(sources: Pieces, targets: Pieces) -> None:
-    """Copy all bytes of `sources` into `targets`, which have room for as many."""
+def pour(sources: Pieces, targets: Pieces, seen: Callable[[memoryview], object]) -> None:
+    """Copy all bytes of `sources` into `targets`, which have room for as many. `seen` is shown what has arrived."""
     left = iter(targets)
     target = next(left, memoryview(b""))
     for source in sources:
-        while source.nbytes > target.nbytes:
-            target[:] = source[: target.nbytes]
-            source, target = source[target.nbytes :], next(left)
-        target[: source.nbytes] = source
-        target = target[source.nbytes :]
+        while source.nbytes:
+            if not target.nbytes:
+                target = next(left)
+            here = target[: min(source.nbytes, CHUNK_BYTES)]
+            here[:] = source[: here.nbytes]
+            seen(here)
+            source, target = source[here.nbytes :], target[here.nbytes :]

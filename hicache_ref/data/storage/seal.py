@@ -11,22 +11,51 @@ Rules of this file
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 _FORMAT = struct.Struct("<8sQ")
 _MAGIC = b"hicache1"
 SEAL_BYTES = _FORMAT.size
 
 
-class Sealer(Protocol):
+class Running(Protocol):
+    """A seal in the making: it is shown a page piece by piece, while the piece is in the processor's cache."""
+
+    def update(self, piece: memoryview, /) -> object: ...
+    def seal(self) -> bytes:
+        """SEAL_BYTES bytes."""
+        ...
+
+    def fits(self, seal: bytes | memoryview) -> bool:
+        """Whether it was shown what was sealed. A page that was stored unsealed fits everything."""
+        ...
+
+
+class Sealer(ABC):
     """What is written beside a page, and what is made of it later."""
 
-    def seal(self, key: str, pieces: Iterable[memoryview]) -> bytes: ...
-    def fits(self, seal: bytes | memoryview, key: str, pieces: Iterable[memoryview]) -> bool: ...
+    @abstractmethod
+    def begin(self, key: str) -> Running:
+        """A seal of the page called `key`, to be shown the page."""
+
+    def seal(self, key: str, pieces: Iterable[memoryview]) -> bytes:
+        """The seal of a page that is there as a whole. SEAL_BYTES bytes."""
+        return self._shown(key, pieces).seal()
+
+    def fits(self, seal: bytes | memoryview, key: str, pieces: Iterable[memoryview]) -> bool:
+        """Whether `pieces` hold what was sealed under `key`."""
+        return self._shown(key, pieces).fits(seal)
+
+    def _shown(self, key: str, pieces: Iterable[memoryview]) -> Running:
+        running = self.begin(key)
+        for piece in pieces:
+            running.update(piece)
+        return running
 
 
-class Digests:
+class Digests(Sealer):
     """Pages are verified. ModuleNotFoundError: xxhash is not installed."""
 
     def __init__(self) -> None:
@@ -34,25 +63,37 @@ class Digests:
 
         self._new = xxh3_64
 
-    def seal(self, key: str, pieces: Iterable[memoryview]) -> bytes:
-        """SEAL_BYTES bytes."""
-        digest = self._new(key.encode())
-        for piece in pieces:
-            digest.update(piece)
-        return _FORMAT.pack(_MAGIC, digest.intdigest())
-
-    def fits(self, seal: bytes | memoryview, key: str, pieces: Iterable[memoryview]) -> bool:
-        """Whether `pieces` hold what was sealed under `key`. A page that was stored unsealed fits everything."""
-        return bytes(seal) == UNSEALED or bytes(seal) == self.seal(key, pieces)
+    def begin(self, key: str) -> Running:
+        return _Digest(self._new(key.encode()))
 
 
-class Trust:
+class Trust(Sealer):
     """Pages are what they are said to be, for those who would rather have the last fifth of speed."""
 
-    def seal(self, key: str, pieces: Iterable[memoryview]) -> bytes:
+    def begin(self, key: str) -> Running:
+        return _Unread()
+
+
+class _Digest:
+    def __init__(self, state: Any) -> None:
+        self._state = state
+        self.update: Callable[[memoryview], object] = state.update
+
+    def seal(self) -> bytes:
+        return _FORMAT.pack(_MAGIC, self._state.intdigest())
+
+    def fits(self, seal: bytes | memoryview) -> bool:
+        return bytes(seal) in (UNSEALED, self.seal())
+
+
+class _Unread:
+    def update(self, piece: memoryview, /) -> object:
+        return None
+
+    def seal(self) -> bytes:
         return UNSEALED
 
-    def fits(self, seal: bytes | memoryview, key: str, pieces: Iterable[memoryview]) -> bool:
+    def fits(self, seal: bytes | memoryview) -> bool:
         return True
 
 
