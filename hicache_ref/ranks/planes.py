@@ -30,9 +30,6 @@ LOOK_S = 0.2
 """How often the thread that forwards reports looks whether it is still wanted."""
 
 
-Tell = Callable[[Report, str | None], None]
-
-
 class Wire(Protocol):
     """A follower's way to rank 0."""
 

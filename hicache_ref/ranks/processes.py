@@ -161,6 +161,8 @@ class _Peer:
         self._process.start()
         theirs.close()
         self.pid: int = self._process.pid or 0
+        self._reaping = threading.Lock()
+        """A process's end is told to one thread only."""
 
     def listen(self, listen: Callable[[_Peer], None]) -> None:
         self._listener = threading.Thread(target=listen, args=(self,), name=self._process.name, daemon=True)
@@ -179,20 +181,24 @@ class _Peer:
         return message
 
     def how_it_ended(self) -> str:
-        self._process.join(END_S)
-        code = self._process.exitcode
+        code = self._exit_code(END_S)
         if code is None:
             return "it has closed its pipe"
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+    def _exit_code(self, timeout_s: float) -> int | None:
+        """None: it still runs."""
+        with self._reaping:
+            self._process.join(timeout_s)
+            return self._process.exitcode
 
     def end(self, kill: bool) -> None:
         if kill:
             self._process.kill()
         self.send(pickle.dumps(("end",)))
-        self._process.join(END_S)
-        if self._process.is_alive():
+        if self._exit_code(END_S) is None:
             self._process.kill()
-            self._process.join()
+            self._exit_code(END_S)
         self._listener.join(END_S)
         self._pipe.close()
 
