@@ -33,20 +33,18 @@ def posix() -> Iterator[Agent]:
     return Agent("POSIX", {}, {})
 
 
-def theirs(who: StorageIdentity, host: UpstreamHost, folders: str, patch: pytest.MonkeyPatch) -> object:
+def make_store(upstream: object, who: StorageIdentity, host: UpstreamHost) -> object:
+    """Upstream's store over files in the folders that its variable names."""
     import nixl_cu12._api as api
 
-    upstream = stores()
-    upstream._stand_in(
-        "nixl._api", nixl_agent=api.nixl_agent, nixl_agent_config=api.nixl_agent_config, nixlBind=api.nixlBind
-    )
+    nixl = {"nixl_agent": api.nixl_agent, "nixl_agent_config": api.nixl_agent_config, "nixlBind": api.nixlBind}
+    upstream._stand_in("nixl._api", **nixl)
     upstream._stand_in(
         "sglang.srt.mem_cache.storage.mmap", alloc_mmap=lambda dims, dtype: torch.zeros(dims, dtype=dtype)
     )
     for name in ("nixl_routing", "nixl_utils", "nixl_cleaner", "nixl_registry"):
         upstream.module(f"nixl.{name}")
     module = upstream.module("nixl.hicache_nixl")
-    patch.setenv("SGLANG_HICACHE_NIXL_BACKEND_STORAGE_DIR", folders)
     extra = {"plugin": {"posix": {"active": True}}, "use_direct_io": False, "l3_cleaner_enabled": False}
     with upstream.in_place():
         store = module.HiCacheNixl(upstream.config(who, extra))
@@ -60,7 +58,8 @@ def test_both_read_what_the_other_has_written(who, posix, tmp_path, monkeypatch)
     host, names = host_pool(who), names_of(range(4))
     duck = UpstreamHost(host)
     client = NixlClient(who, posix, Folders(posix, folders, direct=False))
-    store = theirs(who, duck, ",".join(folders), monkeypatch)
+    monkeypatch.setenv("SGLANG_HICACHE_NIXL_BACKEND_STORAGE_DIR", ",".join(folders))
+    store = make_store(stores(), who, duck)
     fill(host, names, np.arange(4))
     assert client.put(names[:2], host, np.arange(2)) == 2
     assert store.batch_set_v1(names[2:], duck.tokens(2, 3)) == [True, True]

@@ -28,7 +28,7 @@ from .objects import cut_memory
 from .options import Options, flag, number, size_bytes, text, whole
 from .seal import UNSEALED, Digests, Running, Sealer, Trust
 from .threads import Threads
-from .threefs.drivers import Driver, FileDriver, Pieces, UsrbioDriver, usrbio
+from .threefs.drivers import Driver, FileDriver, Pieces, Seen, UsrbioDriver, usrbio
 from .threefs.metadata import HttpMetadata, LocalMetadata, Metadata
 from .threefs.table import NO_PAGE, Place
 
@@ -39,7 +39,14 @@ _PIECEWISE = ("page_first", "page_first_direct")
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
-Call: TypeAlias = "Callable[[Driver, Sequence[int], Sequence[Pieces]], list[int]]"
+Call: TypeAlias = "Callable[[Driver, Sequence[int], Sequence[Pieces], Seen], list[int]]"
+
+
+class Moved(NamedTuple):
+    """What came of one object: bytes that went, and a seal that has seen what they were."""
+
+    size: int
+    seal: Running
 
 
 class Settings(NamedTuple):
@@ -126,12 +133,12 @@ def _read_file(path: str) -> Mapping[str, Any]:
     return dict(found)
 
 
-def _read(driver: Driver, offsets: Sequence[int], objects: Sequence[Pieces]) -> list[int]:
-    return driver.read(offsets, objects)
+def _read(driver: Driver, offsets: Sequence[int], objects: Sequence[Pieces], seen: Seen) -> list[int]:
+    return driver.read(offsets, objects, seen)
 
 
-def _write(driver: Driver, offsets: Sequence[int], objects: Sequence[Pieces]) -> list[int]:
-    return driver.write(offsets, objects)
+def _write(driver: Driver, offsets: Sequence[int], objects: Sequence[Pieces], seen: Seen) -> list[int]:
+    return driver.write(offsets, objects, seen)
 
 
 class Hf3fsClient:
@@ -180,8 +187,8 @@ class Hf3fsClient:
             places = self._metadata.find(keys) if keys else []
             found = self._pages([place is not None for place in places]) * len(self._endings)
             here = [place for place in places[:found] if place is not None]
-            moved = self._spread(_read, here, objects[:found])
-            good = self._pages(self._verified(keys[:found], here, objects, moved))
+            moved = self._spread(_read, keys[:found], here, objects[:found])
+            good = self._pages(self._verified(keys[:found], here, moved))
             self._counts.add("read_pages", good)
             if good < len(names):
                 self._counts.add("missed_pages" if good * len(self._endings) == found else "bad_pages")
@@ -237,48 +244,52 @@ class Hf3fsClient:
 
     # Moving
 
-    def _spread(self, call: Call, places: Sequence[Place], objects: Sequence[Pieces]) -> list[int]:
-        """Bytes moved of each object, in groups, by all drivers at once. StoreFailed: one of them failed."""
-        offsets = [place.page * self._object_bytes for place in places]
-        groups = [slice(at, at + self._entries) for at in range(0, len(offsets), self._entries)]
-        asked = [(call, offsets[group], objects[group]) for group in groups]
+    def _spread(
+        self, call: Call, keys: Sequence[str], places: Sequence[Place], objects: Sequence[Pieces]
+    ) -> list[Moved]:
+        """What came of each object, moved in groups by all drivers at once. StoreFailed: one of them failed."""
+        groups = [slice(at, at + self._entries) for at in range(0, len(keys), self._entries)]
+        asked = [(call, keys[group], places[group], objects[group]) for group in groups]
         # Nobody returns before all have: pages are touched within the call only.
         done = [future.result() for future in self._threads.submit_all(self._move, asked)]
         for _, error in done:
             if error is not None:
                 raise StoreFailed(f"hf3fs: {error}") from error
-        return [size for moved, _ in done for size in moved]
+        return [one for moved, _ in done for one in moved]
 
     def _move(
-        self, call: Call, offsets: Sequence[int], objects: Sequence[Pieces]
-    ) -> tuple[list[int], Exception | None]:
-        """Bytes moved of each object of a group, and what went wrong, unless that is a lack of room."""
+        self, call: Call, keys: Sequence[str], places: Sequence[Place], objects: Sequence[Pieces]
+    ) -> tuple[list[Moved], Exception | None]:
+        """What came of a group, and what went wrong, unless that is a lack of room."""
+        seals = [self._sealer.begin(self._seal_prefix + key) for key in keys]
+
+        def seen(at: int) -> None:
+            for piece in objects[at]:
+                seals[at].update(piece)
+
         driver = self._drivers.get()
         try:
-            return call(driver, offsets, objects), None
+            sizes = call(driver, [place.page * self._object_bytes for place in places], objects, seen)
+            return list(map(Moved, sizes, seals)), None
         except Exception as error:
             full = isinstance(error, OSError) and error.errno in NO_ROOM
-            return [0] * len(objects), None if full else error
+            return [Moved(0, seal) for seal in seals], None if full else error
         finally:
             self._drivers.put(driver)
 
-    def _verified(
-        self, keys: Sequence[str], places: Sequence[Place], objects: Sequence[Pieces], moved: Sequence[int]
-    ) -> list[bool]:
+    def _verified(self, keys: Sequence[str], places: Sequence[Place], moved: Sequence[Moved]) -> list[bool]:
         """Which objects hold what their keys say. Those that do not are forgotten, so that they are written again."""
         unsealed = [key for key, place in zip(keys, places, strict=True) if not place.seal]
         again = dict(zip(unsealed, self._metadata.find(unsealed), strict=True)) if unsealed else {}
         fates = [
-            size == self._object_bytes and (self._fits(key, place, pieces) if place.seal else again[key] == place)
-            for key, place, pieces, size in zip(keys, places, objects, moved, strict=False)
+            one.size == self._object_bytes
+            and (one.seal.fits(bytes.fromhex(place.seal)) if place.seal else again[key] == place)
+            for key, place, one in zip(keys, places, moved, strict=True)
         ]
         wrong = [key for key, fate, place in zip(keys, fates, places, strict=True) if place.seal and not fate]
         if wrong:
             self._metadata.delete(wrong)
         return fates
-
-    def _fits(self, key: str, place: Place, pieces: Pieces) -> bool:
-        return self._shown(key, pieces).fits(bytes.fromhex(place.seal))
 
     def _written(
         self,
@@ -290,27 +301,16 @@ class Hf3fsClient:
         """Write the `new` objects to the pages that they were given; for each whether it is there now."""
         if not new:
             return []
-        places = [Place(given[at][1], self._seal(keys[at], objects[at])) for at in new]
-        fates = [False] * len(new)
+        places = [Place(given[at][1]) for at in new]
+        fates, written = [False] * len(new), []
         try:
-            moved = self._spread(_write, places, [objects[at] for at in new])
-            fates = [size == self._object_bytes for size in moved]
+            moved = self._spread(_write, [keys[at] for at in new], places, [objects[at] for at in new])
+            fates = [one.size == self._object_bytes for one in moved]
+            outcome = zip(new, places, moved, fates, strict=True)
+            written = [(keys[at], Place(place.page, _hex(one.seal))) for at, place, one, fate in outcome if fate]
         finally:
-            outcome = list(zip(new, places, fates, strict=True))
-            written = [(keys[at], place) for at, place, fate in outcome if fate]
-            self._metadata.confirm(written, [place.page for _, place, fate in outcome if not fate])
+            self._metadata.confirm(written, [place.page for place, fate in zip(places, fates, strict=True) if not fate])
         return fates
-
-    def _seal(self, key: str, pieces: Pieces) -> str:
-        seal = self._shown(key, pieces).seal()
-        return "" if seal == UNSEALED else seal.hex()
-
-    def _shown(self, key: str, pieces: Pieces) -> Running:
-        """A seal that has seen the object's bytes."""
-        seal = self._sealer.begin(self._seal_prefix + key)
-        for piece in pieces:
-            seal.update(piece)
-        return seal
 
     def _count_put(self, known: Sequence[bool], fates: Sequence[bool]) -> None:
         count = len(self._endings)
@@ -326,3 +326,9 @@ class Hf3fsClient:
         while not self._drivers.empty():
             self._drivers.get().close()
         self._metadata.close()
+
+
+def _hex(running: Running) -> str:
+    """As the table keeps it: nothing for a page that nobody vouches for."""
+    seal = running.seal()
+    return "" if seal == UNSEALED else seal.hex()

@@ -20,11 +20,13 @@ from ..client import StorageError
 from ..vectors import IOV_MAX
 
 Pieces = Sequence[memoryview]
+Seen = Callable[[int], None]
+"""Told when an object of the group has been moved, which leaves it in the processor's cache for who wants to look."""
 
 
 class Driver(Protocol):
-    def read(self, offsets: Sequence[int], objects: Sequence[Pieces]) -> list[int]: ...
-    def write(self, offsets: Sequence[int], objects: Sequence[Pieces]) -> list[int]: ...
+    def read(self, offsets: Sequence[int], objects: Sequence[Pieces], seen: Seen) -> list[int]: ...
+    def write(self, offsets: Sequence[int], objects: Sequence[Pieces], seen: Seen) -> list[int]: ...
     def close(self) -> None: ...
 
 
@@ -34,11 +36,20 @@ class FileDriver:
     def __init__(self, path: str, size: int) -> None:
         self._file = _open(path, size)
 
-    def read(self, offsets: Sequence[int], objects: Sequence[Pieces]) -> list[int]:
-        return [_all(os.preadv, self._file, pieces, at) for at, pieces in zip(offsets, objects, strict=True)]
+    def read(self, offsets: Sequence[int], objects: Sequence[Pieces], seen: Seen) -> list[int]:
+        return self._move(os.preadv, offsets, objects, seen)
 
-    def write(self, offsets: Sequence[int], objects: Sequence[Pieces]) -> list[int]:
-        return [_all(os.pwritev, self._file, pieces, at) for at, pieces in zip(offsets, objects, strict=True)]
+    def write(self, offsets: Sequence[int], objects: Sequence[Pieces], seen: Seen) -> list[int]:
+        return self._move(os.pwritev, offsets, objects, seen)
+
+    def _move(
+        self, move: Callable[[int, Any, int], int], offsets: Sequence[int], objects: Sequence[Pieces], seen: Seen
+    ) -> list[int]:
+        moved = []
+        for at, pieces in enumerate(objects):
+            moved.append(_all(move, self._file, pieces, offsets[at]))
+            seen(at)
+        return moved
 
     def close(self) -> None:
         os.close(self._file)
@@ -60,23 +71,25 @@ class UsrbioDriver:
         }
         self._memory.unlink()
 
-    def read(self, offsets: Sequence[int], objects: Sequence[Pieces]) -> list[int]:
+    def read(self, offsets: Sequence[int], objects: Sequence[Pieces], seen: Seen) -> list[int]:
         moved = self._submit(True, offsets, objects)
-        memory, at = self._memory.buf, 0
+        memory, start = self._memory.buf, 0
         assert memory is not None
-        for pieces in objects:
+        for at, pieces in enumerate(objects):
             for piece in pieces:
-                piece[:] = memory[at : at + piece.nbytes]
-                at += piece.nbytes
+                piece[:] = memory[start : start + piece.nbytes]
+                start += piece.nbytes
+            seen(at)
         return moved
 
-    def write(self, offsets: Sequence[int], objects: Sequence[Pieces]) -> list[int]:
-        memory, at = self._memory.buf, 0
+    def write(self, offsets: Sequence[int], objects: Sequence[Pieces], seen: Seen) -> list[int]:
+        memory, start = self._memory.buf, 0
         assert memory is not None
-        for pieces in objects:
+        for at, pieces in enumerate(objects):
             for piece in pieces:
-                memory[at : at + piece.nbytes] = piece
-                at += piece.nbytes
+                memory[start : start + piece.nbytes] = piece
+                start += piece.nbytes
+            seen(at)
         return self._submit(False, offsets, objects)
 
     def close(self) -> None:
