@@ -14,11 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hicache_ref.control.cache import CacheShape, HiCache
+from hicache_ref.control.keys import AtomKeys
+from hicache_ref.control.rules import rules_for
 from hicache_ref.policy.eviction import EVICTION
 from hicache_ref.policy.prefetch import PREFETCH
+from hicache_ref.policy.write import WRITE
 from hicache_sim.api import Options, replay
 from hicache_sim.curve import References, Wanted, gather
+from hicache_sim.curve.replays import Setting, prompts, replayed
 from hicache_sim.curve.study import of
+from hicache_sim.untimed import replay as replay_untimed
 from workloads import SCHEDULES, open_workload
 
 from .measure import ROOT
@@ -58,6 +64,10 @@ def sections() -> Iterator[str]:
         yield _writes(references, case)
         yield "\n### Both\n"
         yield _both(references, case)
+    yield "\n## The sizes of SGLang PR #29049, on the conversation trace\n"
+    yield _boundary()
+    yield "\n## The watermark of SGLang PR #40576, on the conversation trace\n"
+    yield _watermarks()
     yield "\n## Prefetch, in simulated time\n"
     yield _prefetch()
 
@@ -133,6 +143,48 @@ def _both(references: References, case: Case) -> str:
         for row in rows
     ]
     return _table(["eviction", "write", "hit %", "of it L1 %", "gap closed"], lines)
+
+
+def _boundary() -> str:
+    """L1 of 6,000 pages of 512 tokens, L2 of 12,000 and of 3,000, as there; its tool-agent trace is not to be had."""
+    references = gather(open_workload("conversation").requests(None), 512)
+    lines = []
+    for l2 in (12_000, 3_000):
+        for profile in ("v0.5.7", "v0.5.23"):
+            for write in ("write_through", "write_back", "boundary"):
+                print(write, l2, profile, flush=True)
+                found = replayed(references, Setting("lru", 6_000, l2, write, profile))
+                lines.append(
+                    [
+                        f"{l2:,}",
+                        profile,
+                        write,
+                        _percent(found.l1_hits / references.total),
+                        _percent(found.hits / references.total),
+                        f"{found.written:,.0f}",
+                    ]
+                )
+    return _table(["L2 pages", "rules", "write", "L1 hit %", "L1 + L2 hit %", "pages written"], lines)
+
+
+def _watermarks() -> str:
+    references = gather(open_workload("conversation").requests(None), 512)
+    lines = []
+    for threshold in (0.0, 0.25, 0.5, 0.7, 0.9, 1.0):
+        cells = [f"{threshold:g}"]
+        for l2 in (8_000, 2_000):
+            cache = HiCache(
+                CacheShape(512, 4_000, l2),
+                EVICTION.make("lru"),
+                WRITE.make("write_back_watermark", threshold=threshold),
+                rules_for("v0.5.23"),
+                AtomKeys(),
+            )
+            totals = replay_untimed(prompts(references), cache)
+            cells += [_percent((totals.device_hit + totals.loaded) / totals.input), f"{cache.counters.backed_up:,}"]
+        lines.append(cells)
+    head = ["threshold", "L2 = 2 × L1: hit %", "pages written", "L2 = L1 / 2: hit %", "pages written"]
+    return _table(head, lines)
 
 
 def _prefetch() -> str:
