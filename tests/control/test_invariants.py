@@ -25,10 +25,10 @@ def cache() -> HiCache:
     cache.insert(None, key(1, 2), 0, cache.l1.alloc(2, Owner.REQUEST))
     cache.insert(None, key(1, 2, 3), 2, cache.l1.alloc(1, Owner.REQUEST))
     upper, middle = cache.tree.nodes()
-    upper.host = cache.l2.alloc(2, Owner.TREE)
+    cache.tree.put_on_host(upper, cache.l2.alloc(2, Owner.TREE))
     cache._enlist_duplicate(upper)
     lower = cache.tree.add(middle, None, key(4), 0)
-    lower.host = cache.l2.alloc(1, Owner.TREE)
+    cache.tree.put_on_host(lower, cache.l2.alloc(1, Owner.TREE))
     lower.names = [4]
     cache.host_leaves.offer(lower)
     invariants.check_at_rest(cache)
