@@ -95,7 +95,8 @@ class Calibration:
     @property
     def wake(self) -> Wake:
         found = self.content["compute"]["wake"]
-        return Wake(float(found["most_s"]), float(found["half_s"]))
+        start_s = float(self.content["compute"]["start_s"]["value"])
+        return Wake(start_s, float(found["most_s"]), float(found["half_s"]))
 
     def copies(self, io_backend: str, layout: str, hardware: HardwareProfile) -> Measured | None:
         """Prices of one combination; None: it was not measured."""

@@ -381,23 +381,24 @@ class _Look(Alarm):
 
 
 class Wake(NamedTuple):
-    """What a batch takes longer after a pause of the device: nearly `most_s` after a long one, half of it after
-    `half_s`."""
+    """How a batch starts after a pause of the device: `start_s` passes before it does, and it takes longer, nearly
+    `most_s` after a long pause, half of that after `half_s`."""
 
+    start_s: float
     most_s: float
     half_s: float
 
     def at(self, pause_s: float) -> float:
-        return self.most_s * pause_s / (pause_s + self.half_s)
+        return self.start_s + self.most_s * pause_s / (pause_s + self.half_s)
 
 
-NEVER_ASLEEP = Wake(0.0, 1.0)
+NEVER_ASLEEP = Wake(0.0, 0.0, 1.0)
 
 
 class Device:
     """One batch at a time, slowed by what works beside it, and waiting for the layers it needs.
 
-    between_s: passes before a batch begins; more after a pause, as `wake` says.
+    between_s: passes between a batch and the next; after a pause it is as `wake` says.
     """
 
     def __init__(
@@ -421,7 +422,8 @@ class Device:
         self._op = op
         self._batch = op.batch
         now_s = self._plane.env.now
-        self._start_s = now_s + self._between_s + self._wake.at(now_s - self._ended_s)
+        pause_s = now_s - self._ended_s
+        self._start_s = now_s + (self._wake.at(pause_s) if pause_s else self._between_s)
         self._work_s = op.batch.seconds(self._costs)
         self._slow_from_s = self._lost_s()
         self._floor_s = 0.0

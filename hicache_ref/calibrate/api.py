@@ -26,7 +26,7 @@ from . import machine as where
 from .beside import lost
 from .compute import ComputeBench
 from .copies import blocks, links, operators
-from .driver import arrival, between_batches
+from .driver import alone_at_rest, between_batches
 from .memory import dram
 from .record import Found, content
 from .rig import Batch, Rig, batch_of
@@ -102,7 +102,7 @@ class _Bench:
         memory = dram(0.03 * seconds)
         stores = {name: self._store(name, 0.13 * seconds / len(self._stores)) for name in self._stores}
         client = self._client(self._stores[0]) if self._stores else None
-        with make_machine(made, batch_of, client=client) as machine:
+        with make_machine(made, batch_of, 2, client=client) as machine:
             rig = Rig(machine.plane)
             pages = min(made.resolved.l1_pages, made.resolved.l2_pages)
             self._tell("links")
@@ -118,8 +118,8 @@ class _Bench:
             before = min(WOKEN_BEFORE, made.page_tokens * (pages // 2))
             woken = wake(rig, Batch([(before, WOKEN_NEW)], made.page_tokens, pages), 0.1 * seconds)
         self._tell("the scheduler")
-        between, arrived = between_batches(made.config), arrival(made.config)
-        return Found(matrix, memory, stores, carried, prefill, decode, by_copies, by_store, woken, between, arrived)
+        between, alone = between_batches(made.config), alone_at_rest(made.config)
+        return Found(matrix, memory, stores, carried, prefill, decode, by_copies, by_store, woken, between, alone)
 
     # Stores
 

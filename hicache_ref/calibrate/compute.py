@@ -134,7 +134,7 @@ class ComputeBench:
         return kept
 
     def _seconds(self, batch: Batch) -> float:
-        return self._rig.seconds(self._rig.compute(batch))[0]
+        return self._rig.busy_s(self._rig.compute(batch))
 
 
 def _near(rng: random.Random, mean: int) -> int:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from workloads import open_workload
 
@@ -33,11 +33,22 @@ def between_batches(config: RealConfig) -> Spread:
     return spread([max(0.0, after.start_s - before.end_s) for before, after in pairwise(batches)])
 
 
-def arrival(config: RealConfig) -> Spread:
-    """Seconds from when a request is due until it is admitted, where nothing is in its way."""
+class Alone(NamedTuple):
+    """Of a request that comes to an idle engine. arrival: from when it is due until it is admitted. start: from there
+    until its batch starts."""
+
+    arrival: Spread
+    start: Spread
+
+
+def alone_at_rest(config: RealConfig) -> Alone:
+    """Seconds of each part."""
     prompt = min(PROMPT_TOKENS, (config.args.max_total_tokens or PROMPT_TOKENS) // 2)
-    done = _run(config, ALONE | {"new_tokens": prompt}, None).requests
-    return spread([b - a for a, b in zip(done["arrival_s"], done["admitted_s"], strict=True)])
+    done = _run(config, ALONE | {"new_tokens": prompt}, None)
+    rows = sorted(zip(done.requests["arrival_s"], done.requests["admitted_s"], strict=True), key=lambda row: row[1])
+    starts = sorted(each.start_s for each in done.machine.plane.slices if each.track == "compute")
+    found = [next(start for start in starts if start >= admitted) - admitted for _, admitted in rows]
+    return Alone(spread([admitted - due for due, admitted in rows]), spread(found))
 
 
 def _run(config: RealConfig, load: dict[str, Any], running: int | None) -> Result:

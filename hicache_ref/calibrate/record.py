@@ -15,6 +15,7 @@ from typing import Any
 from ..run.setup import DEFAULT_MODEL, DEFAULT_PARAMETERS, RealPlan, device_facts
 from .compute import Curve
 from .copies import Links, Operator
+from .driver import Alone
 from .machine import memory_bytes
 from .samples import Spread
 from .stores import StoreFigures
@@ -42,7 +43,7 @@ class Found:
     lost_to_store: Spread | None
     wake: Wake
     between_batches: Spread
-    arrival: Spread
+    alone: Alone
 
 
 def content(about: Mapping[str, str], made: RealPlan, found: Found) -> dict[str, Any]:
@@ -59,7 +60,8 @@ def content(about: Mapping[str, str], made: RealPlan, found: Found) -> dict[str,
             "prefill": found.prefill.record(),
             "decode": found.decode.record(),
             "batch_overhead_s": _number(found.between_batches.median, found.between_batches.words()),
-            "arrival_s": _number(found.arrival.median, f"to admission, {found.arrival.words()}"),
+            "arrival_s": _number(found.alone.arrival.median, f"to admission, {found.alone.arrival.words()}"),
+            "start_s": _number(found.alone.start.median, f"from admission at rest, {found.alone.start.words()}"),
             "wake": _wake(found.wake),
             "copy_share": _number(found.lost_to_copies.median, found.lost_to_copies.words()),
         },

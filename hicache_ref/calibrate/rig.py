@@ -113,6 +113,13 @@ class Rig:
                     ended[report.op_id] = time.perf_counter() - began_s
         return [ended[op.id] for op in ops]
 
+    def busy_s(self, op: Op) -> float:
+        """Seconds of a batch on the device, without what hands it over: the plane has to keep slices."""
+        slices = self.plane.slices
+        slices.clear()
+        self.seconds(op)
+        return slices[-1].end_s - slices[-1].start_s
+
     def beside(self, op: Op, others: Sequence[Op]) -> float:
         """Seconds of `op` while one of `others` after the other is under way; these end in their own time."""
         waiting = list(others)

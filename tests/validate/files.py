@@ -43,6 +43,7 @@ def content(**changes: Any) -> dict[str, Any]:
             "decode": {"a": 1e-3, "b": 1e-4, "c": 1e-7},
             "batch_overhead_s": {"value": 5e-4, "source": "measured: somehow"},
             "arrival_s": {"value": 1e-4, "source": "measured: somehow"},
+            "start_s": {"value": 3e-4, "source": "measured: somehow"},
             "wake": {"most_s": 2e-3, "half_s": 0.05, "source": "measured: somehow"},
             "copy_share": {"value": 0.25, "source": "measured: somehow"},
         },
