@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -120,7 +120,7 @@ def test_pages_behind_a_hole_are_left_on_the_way(open, server):
     assert client.exists(names_of(range(60))) == 7
     assert client.get(names_of(range(8, 60)), host, np.arange(52)) == 52
     assert wrong(host, names_of(range(8, 60)), np.arange(52)) == []
-    assert len(client._idle) == 1
+    assert len(client._connections._idle) == 1
 
 
 def test_a_server_without_room_refuses(open):
@@ -229,7 +229,9 @@ def test_addresses_that_are_none(url):
         make_client("redis", WHO, {"url": url}, {})
 
 
-def test_the_address_may_come_from_the_environment():
-    client = make_client("redis", WHO, {}, {"REDIS_URL": "redis://elsewhere:1"})
-    assert client._to == Address("elsewhere", 1)
-    assert make_client("redis", WHO, {"url": "redis://here"}, {"REDIS_URL": "redis://elsewhere"})._to.host == "here"
+def test_the_address_may_come_from_the_environment(server):
+    with closing(make_client("redis", WHO, {}, {"REDIS_URL": server.unix})) as client:
+        assert client.exists(names_of([1])) == 0
+    client = make_client("redis", WHO, {"url": "unix:///nowhere"}, {"REDIS_URL": server.unix})
+    with pytest.raises(StoreFailed, match="Redis at /nowhere: "):
+        client.exists(names_of([1]))

@@ -11,23 +11,19 @@ Rules of this file
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
 
-from .client import Counts, PageMemory, Slots, StorageIdentity, StoreFailed
-from .gate import Gate
+from .client import Counts, PageMemory, Slots, StorageIdentity
 from .naming import prefix
 from .options import Options, flag, number, text
 from .resp import Address, Connection, ReplyError, address, command
 from .seal import SEAL_BYTES, Digests, Sealer, Trust
+from .wire import Connections
 
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
 WINDOW_BYTES = 8 << 20
 """Pages asked for before the first of them is read."""
-_KEPT = 8
-"""Connections that wait for the next call."""
 
 
 def from_options(identity: StorageIdentity, options: Options) -> RedisClient:
@@ -56,16 +52,13 @@ class RedisClient:
         self._prefix = f"hicache:{prefix(identity)}"
         self._sealer = sealer or Digests()
         self._counts = Counts()
-        self._to = to
-        self._timeout_s = timeout_s
-        self._lock = threading.Lock()
-        self._idle: list[Connection] = []
-        self._gate = Gate("the Redis store", self._hang_up)
+        where = f"Redis at {to.path or f'{to.host}:{to.port}'}"
+        self._connections = Connections(where, partial(Connection, to), timeout_s, (ReplyError,))
 
     # The interface
 
     def exists(self, names: Sequence[str]) -> int:
-        with self._connection() as connection:
+        with self._connections.one() as connection:
             connection.send([command(b"EXISTS", self._key(name)) for name in names])
             there = [connection.reply_or_raise() == 1 for _ in names]
         return (*there, False).index(False)
@@ -73,7 +66,7 @@ class RedisClient:
     def get(self, names: Sequence[str], host: PageMemory, slots: Slots) -> int:
         good, pages = 0, slots.tolist()
         window = max(1, WINDOW_BYTES // host.page_bytes)
-        with self._connection() as connection:
+        with self._connections.one() as connection:
             for first in range(0, len(names), window):
                 batch = names[first : first + window]
                 arrived = self._receive(connection, batch, host, pages[first : first + window])
@@ -85,7 +78,7 @@ class RedisClient:
 
     def put(self, names: Sequence[str], host: PageMemory, slots: Slots) -> int:
         pages = slots.tolist()
-        with self._connection() as connection:
+        with self._connections.one() as connection:
             connection.send([command(b"STRLEN", self._key(name)) for name in names])
             there = [connection.reply_or_raise() == host.page_bytes + SEAL_BYTES for _ in names]
             new = [at for at, known in enumerate(there) if not known]
@@ -100,7 +93,7 @@ class RedisClient:
         return (*there, False).index(False)
 
     def clear(self) -> None:
-        with self._connection() as connection:
+        with self._connections.one() as connection:
             cursor = b"0"
             while True:
                 connection.send([command(b"SCAN", cursor, b"MATCH", self._key("*"), b"COUNT", b"1000")])
@@ -115,7 +108,7 @@ class RedisClient:
         return self._counts.snapshot()
 
     def close(self) -> None:
-        self._gate.close()
+        self._connections.close()
 
     # Pages
 
@@ -135,7 +128,7 @@ class RedisClient:
         for at, (name, page) in enumerate(zip(names, pages, strict=True)):
             size_bytes = _size_bytes(connection.line())
             if good < at:
-                connection.skip(size_bytes) if size_bytes >= 0 else None
+                connection.skip_value(size_bytes) if size_bytes >= 0 else None
             elif size_bytes < 0:
                 self._counts.add("missed_pages")
             elif self._take(connection, name, size_bytes, host, page):
@@ -151,57 +144,11 @@ class RedisClient:
 
     def _take(self, connection: Connection, name: str, size_bytes: int, host: PageMemory, page: int) -> bool:
         if size_bytes != host.page_bytes + SEAL_BYTES:
-            connection.skip(size_bytes)
+            connection.skip_value(size_bytes)
             return False
         pieces, seal = host.page_memory(page), memoryview(bytearray(SEAL_BYTES))
-        connection.fill([*pieces, seal])
+        connection.value([*pieces, seal])
         return self._sealer.fits(seal, name, pieces)
-
-    # Connections
-
-    @contextmanager
-    def _connection(self) -> Iterator[Connection]:
-        """One that nobody else uses. It is kept for the next call, unless this one fails."""
-        with self._gate:
-            connection = None
-            try:
-                connection = self._connect()
-                yield connection
-            except (OSError, ReplyError) as error:
-                self._hang_up()
-                if connection is not None:
-                    connection.close()
-                raise StoreFailed(f"Redis at {self._to.path or f'{self._to.host}:{self._to.port}'}: {error}") from error
-            except BaseException:
-                if connection is not None:
-                    connection.close()
-                raise
-            self._keep(connection)
-
-    def _connect(self) -> Connection:
-        deadline_s = time.monotonic() + self._timeout_s
-        while (connection := self._take_idle()) is not None:
-            if connection.alive:
-                connection.deadline_s = deadline_s
-                return connection
-            connection.close()
-        return Connection(self._to, deadline_s)
-
-    def _take_idle(self) -> Connection | None:
-        with self._lock:
-            return self._idle.pop() if self._idle else None
-
-    def _keep(self, connection: Connection) -> None:
-        with self._lock:
-            kept = len(self._idle) < _KEPT
-            if kept:
-                self._idle.append(connection)
-        if not kept:
-            connection.close()
-
-    def _hang_up(self) -> None:
-        while (connection := self._take_idle()) is not None:
-            connection.close()
 
 
 def _size_bytes(line: bytes) -> int:

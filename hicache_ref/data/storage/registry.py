@@ -102,3 +102,10 @@ def _aibrix(identity: StorageIdentity, options: Options) -> StorageClient:
     from .aibrix import from_options
 
     return from_options(identity, options)
+
+
+@BACKENDS.register("lmcache")
+def _lmcache(identity: StorageIdentity, options: Options) -> StorageClient:
+    from .lmcache import from_options
+
+    return from_options(identity, options)
