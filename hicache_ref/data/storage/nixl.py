@@ -35,7 +35,8 @@ from .watermark import Watermark
 DEFAULT_FOLDER = "/tmp/hicache_storage"
 BLOCK_BYTES = 4096
 """What addresses, lengths and offsets must be multiples of to go around the page cache."""
-POLL_S = 0.0001
+POLL_S, SOON = 0.0001, 20
+"""Asking moves files on, so at first it is asked without a pause."""
 _ENV = "SGLANG_HICACHE_NIXL_"
 _PIECEWISE = ("page_first", "page_first_direct")
 """The layouts that upstream moves without a copy."""
@@ -169,8 +170,10 @@ class Agent:
             there = self._agent.get_xfer_descs(list(store), kind)
             request = self._agent.initialize_xfer(direction, here, there, self._name)
             state = self._agent.transfer(request)
-            while state not in ("DONE", "ERR"):
-                time.sleep(POLL_S)
+            for waits in itertools.count():
+                if state in ("DONE", "ERR"):
+                    break
+                time.sleep(POLL_S if waits > SOON else 0.0)
                 state = self._agent.check_xfer_state(request)
         except Exception as error:
             raise StoreFailed(f"nixl: {direction.lower()} by {self.plugin}: {error}") from error
@@ -203,6 +206,13 @@ class Object(NamedTuple):
     size: int
 
 
+class Found(NamedTuple):
+    """How many leading objects are whole now, and whether the next is missing, or there and not whole."""
+
+    good: int
+    missing: bool = False
+
+
 class Space(Protocol):
     """Where objects are: in folders, or in a bucket."""
 
@@ -210,8 +220,8 @@ class Space(Protocol):
         """Bytes of each object, None where there is none, UNTOLD where that is all that can be said."""
         ...
 
-    def read(self, objects: Sequence[Object]) -> int:
-        """How many leading objects are whole now."""
+    def read(self, objects: Sequence[Object]) -> Found:
+        """Read those before the first that is not whole."""
         ...
 
     def write(self, objects: Sequence[Object]) -> bool:
@@ -245,10 +255,14 @@ class Folders:
     def sizes(self, keys: Sequence[str]) -> list[int | None]:
         return [_size_bytes(self.path(key)) for key in keys]
 
-    def read(self, objects: Sequence[Object]) -> int:
+    def read(self, objects: Sequence[Object]) -> Found:
         with self._opened([self.path(each.key) for each in objects], os.O_RDONLY, objects) as files:
-            self._move("READ", objects, files)
-        return len(objects)
+            sizes = [os.fstat(file).st_size for file in files]
+            wrong = (at for at, size in enumerate(sizes) if size != objects[at].size)
+            good = next(wrong, len(files))
+            if good:
+                self._move("READ", objects[:good], files[:good])
+            return Found(good, missing=good == len(files) < len(objects))
 
     def write(self, objects: Sequence[Object]) -> bool:
         total = sum(each.size for each in objects)
@@ -261,12 +275,11 @@ class Folders:
                 self._move("WRITE", objects, files)
             for new, path in zip(unfinished, paths, strict=True):
                 os.replace(new, path)
-        except OSError as error:
-            raise StoreFailed(f"nixl: {error}") from error
-        finally:
+        except (OSError, StoreFailed) as error:
             for new in unfinished:
                 with suppress(OSError):
                     os.remove(new)
+            raise StoreFailed(f"nixl: {error}") from error
         return True
 
     def clear(self, prefix: str, endings: Sequence[str]) -> None:
@@ -295,6 +308,7 @@ class Folders:
 
     @contextmanager
     def _opened(self, paths: Sequence[str], flags: int, objects: Sequence[Object]) -> Iterator[list[int]]:
+        """The files, up to the first that is not there."""
         buffers = itertools.chain.from_iterable(each.buffers for each in objects)
         if self._direct and not any(number % BLOCK_BYTES for buffer in buffers for number in buffer):
             flags |= os.O_DIRECT
@@ -302,6 +316,8 @@ class Folders:
         try:
             try:
                 files.extend(_open(path, flags | os.O_CLOEXEC) for path in paths)
+            except FileNotFoundError:
+                pass  # whoever was opened before it stays
             except OSError as error:
                 raise StoreFailed(f"nixl: {error}") from error
             yield files
@@ -327,7 +343,14 @@ class Bucket:
     def sizes(self, keys: Sequence[str]) -> list[int | None]:
         return [None if found is None else UNTOLD for found in self._agent.query(keys, "OBJ")]
 
-    def read(self, objects: Sequence[Object]) -> int:
+    def read(self, objects: Sequence[Object]) -> Found:
+        there = [size is not None for size in self.sizes([each.key for each in objects])]
+        count = there.index(False) if False in there else len(there)
+        good = self._read(objects[:count]) if count else 0
+        return Found(good, missing=good == count < len(objects))
+
+    def _read(self, objects: Sequence[Object]) -> int:
+        """How many leading ones are whole now."""
         with self._in_one_piece(objects) as buffers:
             doubtful = list(range(len(objects)))
             for mark in self.MARKS:
@@ -453,14 +476,10 @@ class NixlClient:
 
     def get(self, names: Sequence[str], host: PageMemory, slots: Slots) -> int:
         with self._gate:
-            objects = self._objects(names, host, slots)
-            sizes = self._space.sizes([each.key for each in objects])
-            each = len(self._endings)
-            asked = self._whole([size in (one.size, UNTOLD) for size, one in zip(sizes, objects, strict=True)])
-            good = self._space.read(objects[: asked * each]) // each if asked else 0
+            found = self._space.read(self._objects(names, host, slots)) if names else Found(0)
+            good = found.good // len(self._endings)
             if good < len(names):
-                missed = good == asked and None in sizes[good * each : (good + 1) * each]
-                self._counts.add("missed_pages" if missed else "bad_pages")
+                self._counts.add("missed_pages" if found.missing else "bad_pages")
             self._counts.add("read_pages", good)
             return good
 
