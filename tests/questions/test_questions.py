@@ -107,10 +107,10 @@ def test_commands_name_every_option_that_is_set() -> None:
         {"page_size": 64, "enable_hierarchical_cache": True},
         rules={"caches_output": False},
         sequential=True,
-        parameters={"sessions": 5},
+        parameters={"count": 5},
         speed=0.5,
     )
     line = command(ask)
     for part in ("--page-size 64", "--enable-hierarchical-cache", "--rule caches_output=False", "--sequential"):
         assert part in line
-    assert "--set sessions=5" in line and "--speed 0.5" in line
+    assert "--set count=5" in line and "--speed 0.5" in line

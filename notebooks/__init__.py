@@ -1,0 +1,1 @@
+"""Notebooks: short, executed by the tests, committed with what they showed."""
