@@ -216,7 +216,7 @@ class ServerArgs:
         "L3; none if not given.",
         choices=("file", "mooncake", "hf3fs", "nixl", "aibrix", "dynamic", "eic"),
         later_choices=("sim", "npu_memcache", "simm", "mori", "shm", "tensorcast", "seaweedfs"),
-        our_choices=("redis", "lmdb"),
+        our_choices=("redis", "lmdb", "lmcache"),
     )
     hicache_storage_prefetch_policy: str | None = _flag(
         str,

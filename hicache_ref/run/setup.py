@@ -274,4 +274,5 @@ def identity(made: RealPlan, rank: int = 0) -> StorageIdentity:
         # Other weights, other KV: nothing that was stored with them may be found.
         name = f"{name}-{made.spec.shape.parameters}-seed{made.config.seed}"
     size, replicated = made.resolved.attention_tp_size, made.spec.shape.attention.replicated
-    return StorageIdentity(name, rank, size, replicated=replicated)
+    layout = made.resolved.args.hicache_mem_layout or "layer_first"
+    return StorageIdentity(name, rank, size, replicated=replicated, layout=layout, geometry=made.geometry)
