@@ -113,7 +113,7 @@ class RatioAndHitRate(Question):
 
     def answer(self, found: Found) -> str:
         good, poor = found["v0.5.23, ratio 2"], found["v0.5.23, ratio 1.6"]
-        assert max(abs(ours - theirs) for ours, theirs in zip(good["rates"], REPORTED, strict=True)) < 2e-6
+        assert max(abs(ours - theirs) for ours, theirs in zip(good["rates"], REPORTED, strict=True)) < 1e-6
         fell = next(at for at, (a, b) in enumerate(zip(good["rates"], poor["rates"], strict=True)) if b < a - 0.001)
         assert fell >= 5 and poor["refused"] and not good["refused"]
         room = [case["l2_tokens"] - case["l1_tokens"] for case in (good, poor)]
