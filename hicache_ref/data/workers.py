@@ -242,7 +242,12 @@ class StorageWorkers:
             }
             waiting = {lane.name: len(lane) for lane in self._lanes}
             stuck = self._stuck
-        breaker = {"state": self.breaker.state, "opened": self.breaker.times_opened}
+        breaker = {
+            "state": self.breaker.state,
+            "opened": self.breaker.times_opened,
+            "tried": self.breaker.times_tried,
+            "closed": self.breaker.times_closed,
+        }
         return {"kinds": kinds, "waiting": waiting, "stuck": stuck, "breaker": breaker, "client": self.client.stats()}
 
     # The lanes' threads

@@ -29,6 +29,7 @@ from ..account.summary import Facts, describe_workload, sizes, timed_summary
 from ..build import activator, make_cache, make_engine
 from ..config.server_args import ServerArgs
 from ..control.active import Active
+from ..control.cache import HiCache
 from ..control.log import EventLog, Fingerprint
 from ..data.storage.client import StorageClient
 from ..ranks.figures import figures, share_links, together
@@ -71,6 +72,8 @@ class Result:
     requests: dict[str, Any]
     machine: Machine
     """Closed, but its pools still hold what they held."""
+    cache: HiCache
+    """What was decided about them, as the run has left it."""
 
 
 def run(
@@ -225,7 +228,7 @@ class _Run:
             self._folder.write_perfetto(plane.slices, recorder.samples)
             self._folder.write_tree(shared_prefixes(loop.engine.cache.tree, made.page_tokens))
             self._folder.write_summary(summary)
-        return Result(made, summary, self._kept, machine)
+        return Result(made, summary, self._kept, machine, loop.engine.cache)
 
     def _described(self) -> dict[str, Any]:
         return describe_workload(self._workload, self._schedule, self._options.limit, self._options.sequential)

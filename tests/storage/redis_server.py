@@ -37,7 +37,8 @@ class RedisServer:
         self._folder.cleanup()
 
     def start(self) -> None:
-        self._process.enter_context(running(self._command, self.path.with_name("log"), self._answers))
+        server = self._process.enter_context(running(self._command, self.path.with_name("log"), self._answers))
+        self.pid = server.pid
 
     def kill(self) -> None:
         self._process.close()

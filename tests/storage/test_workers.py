@@ -218,7 +218,7 @@ def test_a_dead_store_is_left_alone_and_asked_again(bench):
     ends = [one.end(one.give(kind, 200)) for kind in (OpKind.PROBE, OpKind.FETCH, OpKind.STORE, OpKind.PROBE)]
     assert all(end.failed and end.pages_ok == 0 for end in ends)
     assert len(one.client.calls) == 2
-    assert one.workers.stats()["breaker"] == {"state": "open", "opened": 1}
+    assert one.workers.stats()["breaker"] == {"state": "open", "opened": 1, "tried": 0, "closed": 0}
     now_s[0] = 1.0
     one.client.script = lambda call, names: None
     assert one.end(one.give(OpKind.FETCH, 200)) == Completion(5, 200)

@@ -35,6 +35,8 @@ class Breaker:
         """When the next trial is due; None while closed."""
         self._trying = False
         self.times_opened = 0
+        self.times_tried = 0
+        self.times_closed = 0
 
     @property
     def state(self) -> str:
@@ -51,10 +53,12 @@ class Breaker:
             if self._trying or self._clock() < self._asks_again_s:
                 return False
             self._trying = True
+            self.times_tried += 1
             return True
 
     def succeeded(self) -> None:
         with self._lock:
+            self.times_closed += self._asks_again_s is not None
             self._failures = 0
             self._wait_s = self._first_wait_s
             self._asks_again_s = None
