@@ -1,8 +1,8 @@
 """The simulator against this machine, into `reports/validation/`: `make validation`.
 
 Rules of this file
-- A calibration of this machine, then every case: three real runs each, and the simulated one, all by the commands that
-  anybody can type. What they wrote is kept but for the tables of single runs.
+- Every case: three real runs, this machine calibrated before each of them, and the simulated one, all by the command
+  that anybody can type. What it wrote is kept but for the tables of single runs.
 - One thread of torch: with two on two cores, whatever else runs makes each wait for the other in every operation.
 """
 
@@ -33,7 +33,10 @@ CASES = {
     f"{FLAGS} --hicache-ratio 1.2 --hicache-mem-layout page_first --hicache-storage-prefetch-policy timeout",
 }
 """Words of `hicache run`, by name: prompts that a CPU can serve, on levels so small that all three are used."""
-KEPT = ("validation.json", "validation.md", "validation.html", "ttft.png", "hit-rates.png", "misses.png")
+SECONDS = 20.0
+"""Of a calibration, about."""
+KEPT = ("calibration.json", "validation.json", "validation.md", "validation.html")
+FIGURES = ("ttft.png", "hit-rates.png", "misses.png")
 SHOWN = ("hits", "TTFT")
 """Groups of figures that the index repeats."""
 
@@ -44,18 +47,10 @@ def hicache(*words: str) -> int:
     return subprocess.run([sys.executable, "-m", "hicache_sim.cli", *words], cwd=ROOT, env=environ).returncode
 
 
-def calibrate(seconds: float) -> Path:
-    """A calibration of this machine, as the cases run on it."""
-    path = WORK / "calibration.json"
-    if hicache("calibrate", "--out", str(path), "--seconds", str(seconds), *FLAGS.split()):
-        raise SystemExit("the calibration failed")
-    return path
-
-
-def run(case: str, calibration: Path) -> None:
+def run(case: str, seconds: float) -> None:
     """Real and simulated. RuntimeError: there is no verdict, whichever."""
     shutil.rmtree(WORK / case, ignore_errors=True)
-    words = [*CASES[case].split(), "--hardware", str(calibration), "--out", str(WORK / case)]
+    words = [*CASES[case].split(), "--calibrate", str(seconds), "--out", str(WORK / case)]
     if hicache("validate", *words) not in (0, 1):
         raise RuntimeError(f"no validation of {case}")
 
@@ -63,13 +58,12 @@ def run(case: str, calibration: Path) -> None:
 def collect(folder: Path, loads: str) -> None:
     """What was found, from the work folder to the report's, with an index."""
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.copy(WORK / "calibration.json", folder)
     verdicts: dict[str, Any] = {}
     for case in CASES:
         source, target = WORK / case, folder / case
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir()
-        for name in KEPT:
+        for name in (*KEPT, *FIGURES):
             shutil.copy(source / name, target)
         for summary in source.glob("*/summary.json"):
             shutil.copy(summary, target / f"{summary.parent.name}.json")
@@ -78,17 +72,18 @@ def collect(folder: Path, loads: str) -> None:
 
 
 def index(verdicts: dict[str, Any], loads: str) -> str:
-    about = json.loads((WORK / "calibration.json").read_text())["about"]
+    about = dict(next(iter(verdicts.values()))["calibration"])
+    del about["load averages"], about["command"]
     words = [
         "# Real and simulated",
-        "Made by `python -m benchmarks.validation` (`make validation`): a calibration of this machine, then three real "
-        "runs of each case, each with an empty store, beside one simulated run. The simulated figure is compared with "
-        "the median of the real ones; allowed is the tolerance (0.5 points of hits, 10 % of TTFT), or how far the real "
-        "runs lie from their own median if that is more.",
+        "Made by `python -m benchmarks.validation` (`make validation`): three real runs of each case, each with an "
+        "empty store, the machine calibrated before each of them, beside one simulated run on the median of the "
+        "calibrations. The simulated figure is compared with the median of the real ones; allowed is the tolerance "
+        "(0.5 points of hits, 10 % of TTFT), or how far the real runs lie from their own median if that is more.",
         bullets({**about, "load averages of the runs": loads}),
     ]
     for case, found in verdicts.items():
-        line = f"{found['line'].replace('hicache run', 'hicache validate')} --hardware calibration.json"
+        line = f"{found['line'].replace('hicache run', 'hicache validate')} --calibrate {SECONDS:g}"
         busy = found["processors others kept busy"]
         words += [
             f"## {case}: {'within' if found['passes'] else 'not all within'} its tolerances",
@@ -121,13 +116,12 @@ def _row(each: dict[str, Any]) -> Row:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.validation", description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "reports" / "validation", metavar="FOLDER")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of the calibration")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of a calibration")
     arguments = parser.parse_args()
     WORK.mkdir(parents=True, exist_ok=True)
     before = load()
-    calibration = calibrate(arguments.seconds)
     for case in CASES:
-        run(case, calibration)
+        run(case, arguments.seconds)
     collect(arguments.out, f"{before} before; {load()} after")
     print(f"written to {arguments.out}: {shlex.quote(str(arguments.out / 'README.md'))}")
 

@@ -1,8 +1,4 @@
-"""The library behind `hicache validate`.
-
-from hicache_sim.validate.api import validate
-found = validate("chat --limit 40 --page-size 16 …".split(), simulate, Options(out=Path("out/validation")))
-"""
+"""The library behind `hicache validate`."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from hicache_ref.account.summary import about
 
@@ -38,6 +34,22 @@ class Options:
     tell: Callable[[str], None] = field(default=lambda what: None)
 
 
+class Machine(Protocol):
+    """What is simulated, and how it was measured."""
+
+    def before_run(self, out: Path, number: int, tell: Callable[[str], None]) -> None:
+        """Called before each real run."""
+        ...
+
+    def measured(self, out: Path) -> tuple[str, Mapping[str, Any]]:
+        """The calibration file, and what it says about the machine. After the last real run."""
+        ...
+
+    def simulate(self, folder: Path, hardware: str) -> Mapping[str, Any]:
+        """The summary of the same configuration on it; the run's files go to the folder."""
+        ...
+
+
 @dataclass(frozen=True)
 class Validation:
     """What was found. rows: every figure. facts: `validation.json` without them."""
@@ -50,25 +62,26 @@ class Validation:
         return all(row.passes for row in self.rows)
 
 
-def validate(
-    words: Sequence[str], simulate: Callable[[Path], Mapping[str, Any]], machine: Mapping[str, Any], options: Options
-) -> Validation:
-    """Real runs of `hicache run WORDS`, and one of `simulate(folder)`, which writes a run's files there.
+def validate(words: Sequence[str], machine: Machine, options: Options) -> Validation:
+    """Real runs of `hicache run WORDS` beside a simulated one, on a machine measured before them, or between them.
 
-    machine: what a calibration says about itself. ValidateError: the two worlds did not serve the same configuration.
-    RunError: a real run failed.
+    ValidateError: the two worlds did not serve the same configuration. RunError: a real run failed.
     """
     if options.runs < LEAST_RUNS:
         raise ValidateError(f"--runs {options.runs}: at least {LEAST_RUNS}, or their spread says nothing")
-    options.tell("simulating")
-    simulated = simulate(options.out / "simulated")
+    options.out.mkdir(parents=True, exist_ok=True)
     real: list[RealRun] = []
     for number in range(1, options.runs + 1):
+        machine.before_run(options.out, number, options.tell)
         options.tell(f"real run {number} of {options.runs}")
         real.append(run(words, options.out / f"real-{number}"))
-        _check_same(real[-1].summary, simulated, machine)
+    options.tell("simulating")
+    hardware, about_it = machine.measured(options.out)
+    simulated = machine.simulate(options.out / "simulated", hardware)
+    for each in real:
+        _check_same(each.summary, simulated, about_it)
     rows = compare([each.summary for each in real], simulated, options.tolerances)
-    found = Validation(rows, _facts(words, real, machine, options))
+    found = Validation(rows, _facts(words, real, about_it, options))
     _write(found, real, options.out)
     return found
 

@@ -36,25 +36,37 @@ class RealRun:
 
 def run(words: Sequence[str], folder: Path, python: str = sys.executable) -> RealRun:
     """`hicache run` with these words. RunError: it failed."""
-    argv = [python, "-m", "hicache_sim.cli", "run", *_before_launch_line(words, ["--out", str(folder)])]
     with TemporaryDirectory(prefix="hicache-store-") as store:
-        environ = dict(os.environ) | {name: make(store) for name, make in FRESH.items()}
+        environ = {name: make(store) for name, make in FRESH.items()}
         began_s, busy_s = time.monotonic(), _busy_s()
-        process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environ, text=True)
-        assert process.stderr is not None
-        words_of_it = process.stderr.read()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        process.stderr.close()
+        own_s = hicache("run", _before_launch_line(words, ["--out", str(folder)]), environ, python)
         seconds = time.monotonic() - began_s
-    if process.returncode:
-        last = words_of_it.strip().splitlines()[-1:] or ["no word"]
-        raise RunError(f"hicache run ended with {process.returncode}: {last[0]}")
-    own_s = usage.ru_utime + usage.ru_stime
     after_s = _busy_s()
     elsewhere = None if busy_s is None or after_s is None else max(0.0, after_s - busy_s - own_s) / seconds
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     return RealRun(folder, summary, seconds, elsewhere)
+
+
+def calibrate(words: Sequence[str], file: Path, seconds: float) -> Any:
+    """The content of the file that `hicache calibrate` writes. RunError: it failed."""
+    hicache("calibrate", ["--out", str(file), "--seconds", str(seconds), *words], {})
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def hicache(command: str, words: Sequence[str], environ: Mapping[str, str], python: str = sys.executable) -> float:
+    """Run a command of ours; the CPU seconds that it took. RunError: it failed."""
+    argv = [python, "-m", "hicache_sim.cli", command, *words]
+    settings = {**os.environ, **environ}
+    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=settings, text=True)
+    assert process.stderr is not None
+    said = process.stderr.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    process.stderr.close()
+    if process.returncode:
+        last = said.strip().splitlines()[-1:] or ["no word"]
+        raise RunError(f"hicache {command} ended with {process.returncode}: {last[0]}")
+    return usage.ru_utime + usage.ru_stime
 
 
 FRESH: dict[str, Callable[[str], str]] = {"SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": lambda folder: folder}
