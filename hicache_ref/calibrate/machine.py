@@ -20,12 +20,21 @@ def about(device: torch.device) -> dict[str, str]:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "versions": f"Python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}",
         "threads": str(torch.get_num_threads()),
-        "priority": f"nice {os.getpriority(os.PRIO_PROCESS, 0)}",
+        "priority": _priority(),
         "device": device_name(device),
     }
     if device.type == "cuda":
         facts["cuda"] = str(torch.version.cuda)
     return facts
+
+
+def _priority() -> str:
+    """Of the process, and of its session where Linux groups processes by session."""
+    try:
+        session = Path("/proc/self/autogroup").read_text(encoding="ascii").split("nice")[-1].strip()
+    except OSError:
+        session = "0"
+    return f"nice {os.getpriority(os.PRIO_PROCESS, 0)}, of the session {session}"
 
 
 def device_name(device: torch.device) -> str:
