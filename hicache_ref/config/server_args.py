@@ -16,6 +16,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from hicache_ref.policy.eviction import EVICTION
+from hicache_ref.policy.prefetch import PREFETCH
+from hicache_ref.policy.write import WRITE
+
+_INTERNAL = ("none",)
+"""Policies that nobody chooses: what is taken where there is no L2."""
 OURS = "ours"
 """`Flag.only` of a flag that no SGLang version has."""
 
@@ -47,6 +53,8 @@ class Flag:
     """Choices that came after v0.5.7."""
     our_choices: tuple[str, ...] = ()
     """Choices that no upstream command line offers."""
+    registered: Iterable[str] = ()
+    """A registry of policies: what users add to it can be chosen too."""
     low: float | None = None
     above: float | None = None
     high: float | None = None
@@ -61,7 +69,8 @@ class Flag:
 
     @property
     def all_choices(self) -> tuple[str, ...]:
-        return self.choices + self.later_choices + self.our_choices
+        known = self.choices + self.later_choices + self.our_choices
+        return known + tuple(name for name in self.registered if name not in known and name not in _INTERNAL)
 
 
 def _flag(kind: type, names: str, help: str, default: object = None, **more: Any) -> Any:
@@ -138,6 +147,7 @@ class ServerArgs:
         "lru",
         choices=("lru", "lfu", "fifo", "mru", "filo", "priority", "slru"),
         our_choices=("hpt", "ttl", "session", "sieve", "s3fifo"),
+        registered=EVICTION,
     )
     radix_eviction_policy_config: str | None = _flag(
         str, "--radix-eviction-policy-config", "Parameters of the eviction policy, a JSON object.", **_NEW
@@ -186,6 +196,7 @@ class ServerArgs:
         "write_through",
         choices=("write_back", "write_through", "write_through_selective"),
         our_choices=("write_back_watermark", "boundary"),
+        registered=WRITE,
     )
     hicache_write_back_threshold: float | None = _flag(
         float,
@@ -225,6 +236,7 @@ class ServerArgs:
         "best_effort",
         choices=("best_effort", "wait_complete", "timeout"),
         our_choices=("learned",),
+        registered=PREFETCH,
     )
     hicache_storage_backend_extra_config: str | None = _flag(
         str,

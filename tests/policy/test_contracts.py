@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 
+import hicache_sim
 from hicache_ref.control.tree import Node
 from hicache_ref.policy.eviction import EVICTION, Lru
 from hicache_ref.policy.prefetch import PREFETCH, Timeout, complete
@@ -220,3 +221,15 @@ def test_unknown_names_list_the_known():
 def test_a_name_is_taken_once():
     with pytest.raises(ValueError, match="'lru' is registered twice"):
         EVICTION.register("lru")(Lru)
+
+
+def test_a_registered_policy_is_a_choice() -> None:
+    """What a user registers can be asked for by SGLang's flag, and is refused before."""
+    with pytest.raises(ValueError, match="radix-eviction-policy newcomer"):
+        hicache_sim.replay("synthetic", options=hicache_sim.Options(limit=5), radix_eviction_policy="newcomer")
+    EVICTION.register("newcomer")(EVICTION._makers["lru"])
+    try:
+        result = hicache_sim.replay("synthetic", options=hicache_sim.Options(limit=5), radix_eviction_policy="newcomer")
+    finally:
+        del EVICTION._makers["newcomer"]
+    assert result.summary["config"]["flags"]["radix_eviction_policy"] == "newcomer"
