@@ -17,7 +17,7 @@ import struct
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 import lmdb
 
@@ -51,6 +51,11 @@ _FACTS = struct.Struct(f"<QQ{SEAL_BYTES}s")
 """What is stored beside a page's components: the turn of the batch it came with, its bytes, its seal."""
 _FACTS_OF = b"\0"
 """Behind a page's key: the entry of its facts. Components follow, by their numbers from 1 on."""
+
+
+_Page: TypeAlias = "tuple[str, bytes, int]"
+"""Name, key, page of the host."""
+_NOTHING = memoryview(b"")
 
 
 class LmdbClient:
@@ -91,14 +96,14 @@ class LmdbClient:
 
     def get(self, names: Sequence[str], host: PageMemory, slots: Slots) -> int:
         good, bad = 0, None
-        with self._read() as txn, txn.cursor() as cursor:
+        with self._read() as txn:
             for name, page in zip(names, slots.tolist(), strict=True):
                 key = self._key(name)
-                facts = cursor.get(key + _FACTS_OF)
+                facts = txn.get(key + _FACTS_OF)
                 if facts is None:
                     self._counts.add("missed_pages")
                     break
-                if not self._copy(cursor, name, key, _FACTS.unpack(facts), host, page):
+                if not self._copy(txn, name, key, facts, host, page):
                     bad = key
                     break
                 self._environment.used(key)
@@ -110,14 +115,14 @@ class LmdbClient:
         return good
 
     def put(self, names: Sequence[str], host: PageMemory, slots: Slots) -> int:
-        new = self._missing(names, host.page_bytes)
+        pages = list(zip(names, map(self._key, names), slots.tolist(), strict=True))
+        new = self._missing(pages, host.page_bytes)
         self._counts.add("present_pages", len(names) - len(new))
         if not new:
             return len(names)
-        pages = slots.tolist()
         with self._gate, _failures():
             admitted = self._environment.make_room(len(new), host.page_bytes)
-            written = self._write([(names[at], pages[at]) for at in new[:admitted]], host)
+            written = self._write([pages[at] for at in new[:admitted]], host)
         self._counts.add("written_pages", written)
         self._counts.add("refused_pages", len(new) - written)
         return len(names) if written == len(new) else new[written]
@@ -141,37 +146,30 @@ class LmdbClient:
         """What the keys of a page's entries begin with."""
         return (self._prefix + name).encode()
 
-    def _missing(self, names: Sequence[str], page_bytes: int) -> list[int]:
+    def _missing(self, pages: list[_Page], page_bytes: int) -> list[int]:
         """Which pages are not there, or are of another length."""
         with self._read() as txn:
-            facts = [txn.get(self._key(name) + _FACTS_OF) for name in names]
+            facts = [txn.get(key + _FACTS_OF) for _, key, _ in pages]
             return [at for at, known in enumerate(facts) if known is None or _FACTS.unpack(known)[1] != page_bytes]
 
-    def _copy(
-        self, cursor: Any, name: str, key: bytes, facts: tuple[int, int, bytes], host: PageMemory, page: int
-    ) -> bool:
-        """A page's components, which follow the facts that `cursor` is at, into host memory; whether all is well."""
-        _, page_bytes, seal = facts
-        parts = []
-        for part in self._part_numbers:
-            if not cursor.next() or cursor.key() != key + part:
-                return False
-            parts.append(cursor.value())
-        if sum(part.nbytes for part in parts) != page_bytes or page_bytes != host.page_bytes:
+    def _copy(self, txn: Any, name: str, key: bytes, facts: memoryview, host: PageMemory, page: int) -> bool:
+        """A page's components into host memory; whether they are what `facts` say."""
+        _, page_bytes, seal = _FACTS.unpack(facts)
+        parts = [txn.get(key + part, _NOTHING) for part in self._part_numbers]
+        if not sum(part.nbytes for part in parts) == page_bytes == host.page_bytes:
             return False
         running = self._sealer.begin(name)
         pour(parts, host.page_memory(page), running.update)
         return running.fits(seal)
 
-    def _write(self, pages: list[tuple[str, int]], host: PageMemory) -> int:
+    def _write(self, pages: list[_Page], host: PageMemory) -> int:
         """Pages written: all or, in a map without room, none. Whatever is there under their keys is replaced."""
+        numbers = self._part_numbers
         with suppress(lmdb.MapFullError), self._environment.begin(write=True) as txn:
-            turn = self._environment.take_turn(txn, [self._key(name) for name, _ in pages])
-            for name, page in pages:
-                running, key = self._sealer.begin(name), self._key(name)
-                for number, part in zip(
-                    self._part_numbers, components(host, page, len(self._part_numbers)), strict=True
-                ):
+            turn = self._environment.take_turn(txn, [key for _, key, _ in pages])
+            for name, key, page in pages:
+                running = self._sealer.begin(name)
+                for number, part in zip(numbers, components(host, page, len(numbers)), strict=True):
                     running.update(part)
                     txn.put(key + number, part)
                 txn.put(key + _FACTS_OF, _FACTS.pack(turn, host.page_bytes, running.seal()))

@@ -16,6 +16,9 @@ CHUNK_BYTES = 128 << 10
 """What is copied at a time: small enough to be in the processor's cache when it is looked at next."""
 
 
+_NOTHING = memoryview(b"")
+
+
 def components(host: PageMemory, page: int, count: int) -> list[memoryview]:
     """The page in `count` equal pieces to read from: where it lies, if it is cut so, else a copy of it."""
     pieces = host.page_memory(page)
@@ -29,12 +32,19 @@ def components(host: PageMemory, page: int, count: int) -> list[memoryview]:
 def pour(sources: Pieces, targets: Pieces, seen: Callable[[memoryview], object]) -> None:
     """Copy all bytes of `sources` into `targets`, which have room for as many. `seen` is shown what has arrived."""
     left = iter(targets)
-    target = next(left, memoryview(b""))
+    target = next(left, _NOTHING)
     for source in sources:
+        if source.nbytes == target.nbytes <= CHUNK_BYTES:
+            target[:] = source
+            seen(target)
+            target = next(left, _NOTHING)
+            continue
         while source.nbytes:
-            if not target.nbytes:
+            while not target.nbytes:
                 target = next(left)
             here = target[: min(source.nbytes, CHUNK_BYTES)]
             here[:] = source[: here.nbytes]
             seen(here)
             source, target = source[here.nbytes :], target[here.nbytes :]
+        if not target.nbytes:
+            target = next(left, _NOTHING)
