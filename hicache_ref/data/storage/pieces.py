@@ -16,7 +16,7 @@ CHUNK_BYTES = 128 << 10
 """What is copied at a time: small enough to be in the processor's cache when it is looked at next."""
 
 
-_NOTHING = memoryview(b"")
+_NOTHING = memoryview(bytearray())
 
 
 def components(host: PageMemory, page: int, count: int) -> list[memoryview]:
