@@ -17,8 +17,8 @@ import numpy as np
 from .rig import Batch, Rig
 from .samples import rounds, spread
 
-PAUSES_S = (0.0, 0.01, 0.03, 0.1, 0.3)
-HALVES_S = tuple(float(half) for half in np.geomspace(0.003, 0.3, 25))
+PAUSES_S = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
+HALVES_S = tuple(float(half) for half in np.geomspace(0.003, 1.0, 25))
 
 
 class Wake(NamedTuple):
