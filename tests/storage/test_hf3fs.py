@@ -19,7 +19,7 @@ from hicache_ref.data.storage.hf3fs import Hf3fsClient, Settings, open_client, r
 from hicache_ref.data.storage.registry import make_client
 from hicache_ref.data.storage.seal import Trust
 from hicache_ref.data.storage.threefs.drivers import FileDriver
-from hicache_ref.data.storage.threefs.metadata import LocalMetadata
+from hicache_ref.data.storage.threefs.metadata import HttpMetadata, LocalMetadata
 from hicache_ref.data.storage.threefs.table import Place
 
 from .contract import WHO, StorageContract, slots
@@ -65,6 +65,19 @@ class TestHf3fs(StorageContract):
             client.clear()
             client.close()
         return one
+
+    def damage(self, tmp_path: Path, identity: StorageIdentity, name: str) -> bool:
+        pieces = 2 if self.layout == "page_first" else 1
+        table = HttpMetadata(self.server, rank_number(identity), "kv", 5.0)
+        (place,) = table.find([name + ("-v" if pieces == 2 else "")])
+        table.close()
+        with open(tmp_path / f"pages.{rank_number(identity)}.bin", "r+b") as file:
+            at = place.page * PAGE_BYTES // pieces + 7
+            file.seek(at)
+            byte = file.read(1)[0] ^ 1
+            file.seek(at)
+            file.write(bytes([byte]))
+        return True
 
 
 class TestFlatHf3fs(TestHf3fs):
