@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 FAST := .venv-fast
 BIN := $(VENV)/bin
+INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python
 TORCH ?= 2.13.0
 STAMP := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
@@ -11,14 +12,14 @@ TOOLS := $(VENV)/.tools
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e .
+	$(BIN)/python -m pip install --quiet --upgrade pip uv
+	$(INSTALL) -e .
 	touch $(STAMP)
 
 # What tests and checks need. This torch first, so that nothing else pulls another build.
 $(TOOLS): $(STAMP)
-	$(BIN)/python -m pip install --quiet 'torch==$(TORCH)'
-	$(BIN)/python -m pip install --quiet -e '.[ref,dev]'
+	$(BIN)/python -m pip install --quiet --no-compile 'torch==$(TORCH)'
+	$(INSTALL) -e '.[ref,dev]'
 	sh tests/packages.sh
 	touch $(TOOLS)
 

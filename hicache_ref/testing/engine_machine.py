@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-import numpy as np
-
 from ..control import invariants
 from ..control.active import Active, Stage
 from ..control.batches import Decode, Prefill
