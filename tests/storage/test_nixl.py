@@ -20,6 +20,7 @@ from hicache_ref.data.storage.client import StorageClient, StorageError, Storage
 from hicache_ref.data.storage.nixl import Agent, Bucket, Folders, NixlClient, Object, endings, read_plugin
 from hicache_ref.data.storage.options import Options
 from hicache_ref.data.storage.registry import make_client
+from hicache_ref.data.storage.seal import SEAL_BYTES, Digests, Sealer
 from hicache_ref.data.storage.watermark import Watermark
 
 from .contract import WHO, StorageContract, slots
@@ -44,13 +45,14 @@ class TestFiles(StorageContract):
 
     many = 2_000
     layout = "page_first"
+    sealer: Sealer | None = None
 
     @pytest.fixture(autouse=True)
     def _agent(self, posix):
         self.agent = posix
 
     def opener(self, tmp_path: Path) -> Callable[[StorageIdentity], StorageClient]:
-        space = Folders(self.agent, [str(tmp_path / "a"), str(tmp_path / "b")], direct=True)
+        space = Folders(self.agent, [str(tmp_path / "a"), str(tmp_path / "b")], True, self.sealer)
         return lambda identity: NixlClient(replace(identity, layout=self.layout), self.agent, space)
 
     def resize(self, tmp_path: Path, identity: StorageIdentity, name: str, size_bytes: int) -> bool:
@@ -68,9 +70,42 @@ class TestFlatFiles(TestFiles):
     many = 1_000
 
 
+class TestSealedFiles(TestFiles):
+    """Verified by a seal behind each object."""
+
+    many = 500
+    sealer = Digests()
+
+    def damage(self, tmp_path: Path, identity: StorageIdentity, name: str) -> bool:
+        key = name + endings(replace(identity, layout=self.layout))[-1]
+        path = (files(tmp_path / "a") | files(tmp_path / "b"))[key]
+        data = bytearray(path.read_bytes())
+        data[9] ^= 1
+        path.write_bytes(data)
+        return True
+
+
+def test_files_with_and_without_seals_are_read_by_all(posix, tmp_path):
+    names, host = names_of(range(4)), FakeHost(8, pieces=2)
+    plain, sealed = (
+        NixlClient(WHO, posix, Folders(posix, [str(tmp_path)], False, sealer)) for sealer in (None, Digests())
+    )
+    fill(host, names, slots(0, 1, 2, 3))
+    assert plain.put(names[:2], host, slots(0, 1)) == sealed.put(names[2:], host, slots(2, 3)) == 2
+    assert {path.stat().st_size for path in files(tmp_path).values()} == {PAGE_BYTES // 2, PAGE_BYTES // 2 + SEAL_BYTES}
+    for client in (plain, sealed):
+        host.memory[:] = 0
+        assert client.get(names, host, slots(4, 5, 6, 7)) == 4
+        assert wrong(host, names, slots(4, 5, 6, 7)) == []
+        assert client.put(names, host, slots(4, 5, 6, 7)) == 4
+        assert client.stats()["present_pages"] == 4
+
+
 def test_a_client_from_settings_works(tmp_path):
     environ = {FOLDER: f"{tmp_path / 'a'},{tmp_path / 'b'}", "SGLANG_HICACHE_NIXL_USE_DIRECT_IO": "0"}
-    client = make_client("nixl", WHO, {"plugin": {"posix": {"active": True}}, "l3_cleaner_enabled": False}, environ)
+    client = make_client(
+        "nixl", WHO, {"plugin": {"posix": {"active": True}}, "l3_cleaner_enabled": False, "verify": True}, environ
+    )
     assert put(client, range(20)) == 20
     assert files(tmp_path / "a") and files(tmp_path / "b")
     assert len(files(tmp_path / "a") | files(tmp_path / "b")) == 40

@@ -12,6 +12,7 @@ pytest.importorskip("nixl_cu12", reason="NIXL is not installed: pip install 'hic
 
 from hicache_ref.data.storage.client import StorageIdentity  # noqa: E402
 from hicache_ref.data.storage.nixl import Agent, Folders, NixlClient  # noqa: E402
+from hicache_ref.data.storage.seal import Digests  # noqa: E402
 from hicache_ref.data.storage.watermark import group_of  # noqa: E402
 
 from .fakes import fill, name_of, names_of, wrong  # noqa: E402
@@ -57,7 +58,7 @@ def test_both_read_what_the_other_has_written(who, posix, tmp_path, monkeypatch)
     folders = [str(tmp_path / "a"), str(tmp_path / "b")]
     host, names = host_pool(who), names_of(range(4))
     duck = UpstreamHost(host)
-    client = NixlClient(who, posix, Folders(posix, folders, direct=False))
+    client = NixlClient(who, posix, Folders(posix, folders, direct=False, sealer=Digests()))
     monkeypatch.setenv("SGLANG_HICACHE_NIXL_BACKEND_STORAGE_DIR", ",".join(folders))
     store = make_store(stores(), who, duck)
     fill(host, names, np.arange(4))

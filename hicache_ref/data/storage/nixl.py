@@ -6,6 +6,8 @@ Rules of this file
 - Pipeline stages have names of their own, `_<stages>_<stage>` behind the ranks: upstream's overwrite each other.
 - A file lies in `<folder>/<first two digits of a hash>/`. It appears whole: it is written under another name, then
   renamed; upstream writes in place. A file of another length than the object is none.
+- With `verify` a file ends in a seal behind the object's bytes, which SGLang does not read. A file without one is
+  believed; one whose bytes do not fit its seal is none, and goes.
 - Host memory is registered once, files and objects for each transfer. Only one piece can be an object of a bucket, so
   what lies scattered is gathered for it.
 - A transfer fails as a whole, and says no more: `StoreFailed`.
@@ -30,6 +32,7 @@ from .client import Counts, PageMemory, Slots, StorageError, StorageIdentity, St
 from .gate import Gate
 from .objects import Buffer, Registrations, cut
 from .options import Options, flag, number
+from .seal import SEAL_BYTES, Digests, Running, Sealer
 from .watermark import Watermark
 
 DEFAULT_FOLDER = "/tmp/hicache_storage"
@@ -62,6 +65,7 @@ def from_options(identity: StorageIdentity, options: Options) -> NixlClient:
     """The client that an operator's settings ask for."""
     plugin, parameters = read_plugin(options)
     direct = options.take("use_direct_io", flag, True, _ENV + "USE_DIRECT_IO")
+    verifies = options.take("verify", flag, False)
     cleans = options.take("l3_cleaner_enabled", flag, True)
     percent = number(0.0, 100.0, "a percentage")
     high = options.take("l3_cleaner_high_watermark", percent, 80.0)
@@ -71,7 +75,7 @@ def from_options(identity: StorageIdentity, options: Options) -> NixlClient:
     if agent.plugin in BUCKET_PLUGINS:
         return NixlClient(identity, agent, Bucket(agent))
     folders = read_folders(options.environ.get(_ENV + "BACKEND_STORAGE_DIR") or DEFAULT_FOLDER)
-    client = NixlClient(identity, agent, Folders(agent, folders, direct))
+    client = NixlClient(identity, agent, Folders(agent, folders, direct, Digests() if verifies else None))
     if cleans and identity.tp_rank == 0:
         client.clean(Watermark(folders, high, low))
     return client
@@ -195,9 +199,6 @@ def _api() -> Any:
 # Where objects are
 
 
-UNTOLD = -1
-
-
 class Object(NamedTuple):
     """One object of a page, on its way between a store and host memory."""
 
@@ -216,8 +217,9 @@ class Found(NamedTuple):
 class Space(Protocol):
     """Where objects are: in folders, or in a bucket."""
 
-    def sizes(self, keys: Sequence[str]) -> list[int | None]:
-        """Bytes of each object, None where there is none, UNTOLD where that is all that can be said."""
+    def exists(self, keys: Sequence[str]) -> list[bool]: ...
+    def present(self, objects: Sequence[Object]) -> list[bool]:
+        """Whether each is there and, where that can be told, of its length."""
         ...
 
     def read(self, objects: Sequence[Object]) -> Found:
@@ -232,9 +234,10 @@ class Space(Protocol):
 
 
 class Folders:
-    """Files. `direct`: around the page cache, where addresses and lengths allow it."""
+    """Files. `direct`: around the page cache, where addresses and lengths allow it. `sealer`: pages are verified."""
 
-    def __init__(self, agent: Agent, folders: Sequence[str], direct: bool) -> None:
+    def __init__(self, agent: Agent, folders: Sequence[str], direct: bool, sealer: Sealer | None = None) -> None:
+        self._sealer = sealer
         self._agent = agent
         self._folders = folders
         self._direct = direct
@@ -252,17 +255,39 @@ class Folders:
         number = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
         return f"{self._folders[(number >> 16) % len(self._folders)]}/{number & 255:02x}/{key}"
 
-    def sizes(self, keys: Sequence[str]) -> list[int | None]:
-        return [_size_bytes(self.path(key)) for key in keys]
+    def present(self, objects: Sequence[Object]) -> list[bool]:
+        return [_size_bytes(self.path(each.key)) in _lengths(each) for each in objects]
+
+    def exists(self, keys: Sequence[str]) -> list[bool]:
+        return [_size_bytes(self.path(key)) is not None for key in keys]
 
     def read(self, objects: Sequence[Object]) -> Found:
         with self._opened([self.path(each.key) for each in objects], os.O_RDONLY, objects) as files:
             sizes = [os.fstat(file).st_size for file in files]
-            wrong = (at for at, size in enumerate(sizes) if size != objects[at].size)
-            good = next(wrong, len(files))
-            if good:
-                self._move("READ", objects[:good], files[:good])
-            return Found(good, missing=good == len(files) < len(objects))
+            wrong = (at for at, size in enumerate(sizes) if size not in _lengths(objects[at]))
+            whole = next(wrong, len(files))
+            if whole:
+                self._move("READ", objects[:whole], files[:whole])
+        sealed = zip(objects[:whole], sizes, strict=False)
+        good = next((at for at, (each, size) in enumerate(sealed) if not self._fits(each, size)), whole)
+        return Found(good, missing=good == len(files) < len(objects))
+
+    def _fits(self, each: Object, size: int) -> bool:
+        """Whether an object's memory holds what its file was sealed with, if anything. Else the file goes."""
+        if self._sealer is None or size == each.size:
+            return True
+        path = self.path(each.key)
+        with suppress(OSError), open(path, "rb", buffering=0) as file:
+            if _shown(self._sealer, each).fits(os.pread(file.fileno(), SEAL_BYTES, each.size)):
+                return True
+            os.remove(path)
+        return False
+
+    def _seal(self, path: str, each: Object) -> None:
+        """Write the seal behind the object, through the page cache, since it has no block's length."""
+        if self._sealer is not None:
+            with open(path, "r+b", buffering=0) as file:
+                os.pwrite(file.fileno(), _shown(self._sealer, each).seal(), each.size)
 
     def write(self, objects: Sequence[Object]) -> bool:
         total = sum(each.size for each in objects)
@@ -273,7 +298,8 @@ class Folders:
         try:
             with self._opened(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, objects) as files:
                 self._move("WRITE", objects, files)
-            for new, path in zip(unfinished, paths, strict=True):
+            for new, path, each in zip(unfinished, paths, objects, strict=True):
+                self._seal(new, each)
                 os.replace(new, path)
         except (OSError, StoreFailed) as error:
             for new in unfinished:
@@ -340,11 +366,14 @@ class Bucket:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
 
-    def sizes(self, keys: Sequence[str]) -> list[int | None]:
-        return [None if found is None else UNTOLD for found in self._agent.query(keys, "OBJ")]
+    def exists(self, keys: Sequence[str]) -> list[bool]:
+        return [found is not None for found in self._agent.query(keys, "OBJ")]
+
+    def present(self, objects: Sequence[Object]) -> list[bool]:
+        return self.exists([each.key for each in objects])
 
     def read(self, objects: Sequence[Object]) -> Found:
-        there = [size is not None for size in self.sizes([each.key for each in objects])]
+        there = self.present(objects)
         count = there.index(False) if False in there else len(there)
         good = self._read(objects[:count]) if count else 0
         return Found(good, missing=good == count < len(objects))
@@ -411,6 +440,19 @@ def _copy(pieces: Sequence[Buffer], whole: int, into_pieces: bool) -> None:
         whole += size
 
 
+def _lengths(each: Object) -> tuple[int, int]:
+    """What its file may measure: with a seal behind it, and without."""
+    return each.size, each.size + SEAL_BYTES
+
+
+def _shown(sealer: Sealer, each: Object) -> Running:
+    """A seal that has seen the object's memory."""
+    seal = sealer.begin(each.key)
+    for address, size in each.buffers:
+        seal.update(memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B"))
+    return seal
+
+
 def _open(path: str, flags: int) -> int:
     try:
         return os.open(path, flags, 0o644)
@@ -472,7 +514,7 @@ class NixlClient:
 
     def exists(self, names: Sequence[str]) -> int:
         with self._gate:
-            return self._whole([size is not None for size in self._space.sizes(self._keys(names))])
+            return self._whole(self._space.exists(self._keys(names)))
 
     def get(self, names: Sequence[str], host: PageMemory, slots: Slots) -> int:
         with self._gate:
@@ -486,8 +528,7 @@ class NixlClient:
     def put(self, names: Sequence[str], host: PageMemory, slots: Slots) -> int:
         with self._gate:
             objects, each = self._objects(names, host, slots), len(self._endings)
-            sizes = self._space.sizes([one.key for one in objects])
-            known = [size in (one.size, UNTOLD) for size, one in zip(sizes, objects, strict=True)]
+            known = self._space.present(objects)
             new = [page for page in range(len(names)) if not all(known[page * each : (page + 1) * each])]
             self._counts.add("present_pages", len(names) - len(new))
             missing = [one for page in new for one in objects[page * each : (page + 1) * each]]
