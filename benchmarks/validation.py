@@ -50,7 +50,7 @@ def hicache(*words: str) -> int:
 def run(case: str, seconds: float) -> None:
     """Real and simulated. RuntimeError: there is no verdict, whichever."""
     shutil.rmtree(WORK / case, ignore_errors=True)
-    words = [*CASES[case].split(), "--calibrate", str(seconds), "--out", str(WORK / case)]
+    words = [*CASES[case].split(), "--calibrate", str(seconds), "--out", str((WORK / case).relative_to(ROOT))]
     if hicache("validate", *words) not in (0, 1):
         raise RuntimeError(f"no validation of {case}")
 
