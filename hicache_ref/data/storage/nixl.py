@@ -75,9 +75,10 @@ def from_options(identity: StorageIdentity, options: Options) -> NixlClient:
     if agent.plugin in BUCKET_PLUGINS:
         return NixlClient(identity, agent, Bucket(agent))
     folders = read_folders(options.environ.get(_ENV + "BACKEND_STORAGE_DIR") or DEFAULT_FOLDER)
+    cleaner = Watermark(folders, high, low)
     client = NixlClient(identity, agent, Folders(agent, folders, direct, Digests() if verifies else None))
     if cleans and identity.tp_rank == 0:
-        client.clean(Watermark(folders, high, low))
+        client.clean(cleaner)
     return client
 
 
