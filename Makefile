@@ -8,7 +8,7 @@ TORCH ?= 2.13.0
 STAMP := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
 
-.PHONY: demo test check unit fast test-fast bench validation gpu questions fuzz clean
+.PHONY: demo test check unit fast test-fast bench validation gpu questions faults fuzz clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -71,6 +71,10 @@ gpu: $(STAMP)
 # reports/questions: all replays again, some minutes; `make questions NAMES=small_l2` one of them.
 questions: $(TOOLS)
 	$(BIN)/python -m reports.questions $(NAMES)
+
+# reports/faults: stores killed, filled and damaged under a running workload. Some minutes; `make faults NAMES=redis-killed`.
+faults: $(TOOLS)
+	$(BIN)/python -m tests.faults $(NAMES)
 
 fuzz: $(TOOLS)
 	$(BIN)/python -m hicache_ref.testing.fuzz --seeds 20000 --jobs 2
