@@ -126,7 +126,7 @@ CASES: dict[str, Case] = {
             partial(servers.mooncake, hurt=Mooncake.freeze_master, mend=Mooncake.thaw_master),
             all_of(tried_in_vain, given_up(2)),
             breaks=True,
-            prefetch="best_effort",
+            prefetch="timeout",
             timeout_s=1.0,
             hurt_s=60.0,
             mended_s=60.0,
@@ -164,7 +164,7 @@ CASES: dict[str, Case] = {
             partial(servers.redis, hurt=Redis.freeze, mend=Redis.thaw, timeout_s=2.0),
             all_of(tried_in_vain, given_up(2)),
             breaks=True,
-            prefetch="best_effort",
+            prefetch="timeout",
             timeout_s=0.3,
         ),
         Case(
@@ -188,7 +188,6 @@ CASES: dict[str, Case] = {
             "a bit of every second value is flipped",
             partial(servers.redis, hurt=lambda redis: redis.change(flip), mend=lambda _: None),
             counted("bad_pages", 4),
-            quick=True,
         ),
         Case(
             "file-full",
@@ -235,7 +234,7 @@ CASES: dict[str, Case] = {
             "every call is up to 1 s late, and given up after 0.3 s",
             partial(disks.with_habits, habits=Habits(late=1.0, delay_s=1.0)),
             given_up(4),
-            prefetch="best_effort",
+            prefetch="timeout",
             timeout_s=0.3,
         ),
         Case(
@@ -274,7 +273,6 @@ CASES: dict[str, Case] = {
             "a bit of every second page is flipped",
             partial(disks.changed_lmdb, change=flip),
             counted("bad_pages", 4),
-            quick=True,
         ),
         Case(
             "nixl-full",

@@ -53,6 +53,9 @@ they may; their pages were nobody's until they came back. *slowest*: request, of
 operations counted as failed in the summary (those that the breaker refuses, and those that fall short, count too).
 *client*: what it counted from the fault on.
 
+A frozen Mooncake master shows what a limit costs: at most four calls may hang at a time, and the client gives a call up
+only after 30 s. Until then nobody asks, and requests go on without L3. Calls that never come back would keep it so.
+
 Not survivable, so not here: LMDB maps its file, and a file that somebody else cuts short ends the process that touches
 the lost part (SIGBUS). Bits that flip in the memory of a Mooncake owner are not seen: it keeps no checksum.
 """
