@@ -56,6 +56,7 @@ class MemoryClient:
     def __init__(self) -> None:
         self.pages: dict[Any, bytes] = {}
         self.hold: threading.Event | None = None
+        self.called = threading.Event()
         self.fails = False
         self.counts = Counts()
         self.closed = False
@@ -91,6 +92,7 @@ class MemoryClient:
         self.closed = True
 
     def _call(self) -> None:
+        self.called.set()
         if self.hold is not None:
             self.hold.wait(SOON_S)
         if self.fails:

@@ -652,7 +652,7 @@ def test_closing_finishes_what_runs_and_keeps_what_was_stored(rig):
     load, backup = made.load([0], [1]), made.backup([2], [3])
     decode = made.compute(steps=100, may_stop=True)
     store = made.submit(OpKind.STORE, [6], names=["kept"])
-    for what in gates.reached.values():
+    for what in (*gates.reached.values(), client.called):
         assert what.wait(SOON_S)
     closing = threading.Thread(target=made.plane.close, args=[SOON_S])
     closing.start()
