@@ -76,6 +76,7 @@ CASES: dict[str, Case] = {
             "SIGKILL the segment owner, soon another lends memory (client_ttl 2 s)",
             partial(servers.mooncake, hurt=Mooncake.kill_owner, mend=Mooncake.start_owner, client_ttl_s=2),
             with_error("-800", in_vain(3)),
+            mended_s=60.0,
             quick=True,
         ),
         Case(
