@@ -8,6 +8,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from ..config.server_args import ConfigError, ServerArgs
 from ..config.sizing import HOST_RESERVE_BYTES
 from ..control.types import Op
 from ..data.compute import BatchRows, ModelComputer
-from ..data.copy import make_copier
+from ..data.copy import Copier, make_copier
 from ..data.formats import KvCodec, codec_for
 from ..data.memory import available_bytes
 from ..data.plane import RealPlane
@@ -229,27 +230,43 @@ def make_machine(
     `seat`: which rank's machine this is."""
     if seat.device is not None:
         made = replace(made, config=replace(made.config, device=seat.device))
-    resolved, args = made.resolved, made.resolved.args
-    codec = made.codec
     if made.config.threads is not None:
         torch.set_num_threads(made.config.threads)
-    pool = DevicePool(made.geometry, resolved.l1_pages, codec.store_dtype, made.device)
-    host, copier = None, None
-    if resolved.l2_pages:
-        layout = find_layout(args.hicache_mem_layout or "layer_first")
-        host = HostPool(layout, made.geometry, resolved.l2_pages, codec.store_dtype)
-        copier = make_copier(args.hicache_io_backend or "kernel", pool, host)
-    runner = make_runner(made, pool, make_model(made, seat.rank, seat.all_reduce))
-    storage = None
-    if resolved.storage is not None and host is not None:
-        client = client or make_client(resolved.storage.backend, identity(made, seat.rank), resolved.storage.rest)
-        storage = partial(StorageWorkers, client, host, call_timeout_s=made.config.store_timeout_s)
-    more: dict[str, Any] = {"poison": made.config.poison, "most_slices": most_slices, "stops": seat.stops}
-    if clock is not None:
-        more["clock"] = clock
-    computer = ModelComputer(runner, rows_of)
-    plane = RealPlane(pool, computer, host, copier, storage, seat.size, **more)
+    with ExitStack() as undo:
+        if client is None:
+            client = _client(made, seat.rank)
+        if client is not None:  # first of all: a store that cannot be had costs no memory
+            undo.callback(client.close)
+        pool, host, copier = _pools(made)
+        runner = make_runner(made, pool, make_model(made, seat.rank, seat.all_reduce))
+        storage = None
+        if client is not None and host is not None:
+            storage = partial(StorageWorkers, client, host, call_timeout_s=made.config.store_timeout_s)
+        more: dict[str, Any] = {"poison": made.config.poison, "most_slices": most_slices, "stops": seat.stops}
+        if clock is not None:
+            more["clock"] = clock
+        plane = RealPlane(pool, ModelComputer(runner, rows_of), host, copier, storage, seat.size, **more)
+        undo.pop_all()
     return Machine(made, runner, host, client, plane)
+
+
+def _client(made: RealPlan, rank: int) -> StorageClient | None:
+    """The store that the flags name, if there is one."""
+    storage = made.resolved.storage
+    if storage is None or not made.resolved.l2_pages:
+        return None
+    return make_client(storage.backend, identity(made, rank), storage.rest)
+
+
+def _pools(made: RealPlan) -> tuple[DevicePool, HostPool | None, Copier | None]:
+    """L1, and L2 with the copies between them."""
+    resolved, args, dtype = made.resolved, made.resolved.args, made.codec.store_dtype
+    pool = DevicePool(made.geometry, resolved.l1_pages, dtype, made.device)
+    if not resolved.l2_pages:
+        return pool, None, None
+    layout = find_layout(args.hicache_mem_layout or "layer_first")
+    host = HostPool(layout, made.geometry, resolved.l2_pages, dtype)
+    return pool, host, make_copier(args.hicache_io_backend or "kernel", pool, host)
 
 
 def make_model(made: RealPlan, rank: int = 0, all_reduce: AllReduce = alone) -> Model:
