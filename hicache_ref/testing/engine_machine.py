@@ -15,8 +15,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 from ..control import invariants
 from ..control.active import Active, Stage
@@ -36,9 +35,7 @@ from .machine import FOREVER_S, watch_leaves
 from .memory import GARBAGE, START, Identities, ShadowMemory
 from .plane import ManualPlane, ModelStore
 from .session import Setup, plain, words
-
-P = ParamSpec("P")
-R = TypeVar("R")
+from .story import happens
 
 MOST_ROUNDS = 20_000
 """Rounds of ending everything after which whatever can end has ended."""
@@ -102,24 +99,6 @@ class Prompt:
             self.priority,
             self.max_new_tokens,
         )
-
-
-def happens(method: Callable[Concatenate[EngineMachine, P], R]) -> Callable[Concatenate[EngineMachine, P], R]:
-    """Something that can happen: goes into the story, and is followed by the checks."""
-
-    @wraps(method)
-    def step(self: EngineMachine, /, *args: P.args, **named: P.kwargs) -> R:
-        given = [repr(value) for value in args] + [f"{name}={value!r}" for name, value in named.items()]
-        self.story.append(f"{method.__name__}({', '.join(given)})")
-        self.broken = True
-        result = method(self, *args, **named)
-        if result is not None:
-            self.story[-1] += f" -> {result}"
-        self.check()
-        self.broken = False
-        return result
-
-    return step
 
 
 class EngineMachine:

@@ -13,8 +13,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 from ..control import invariants
 from ..control.cache import HiCache
@@ -30,9 +29,7 @@ from ..control.types import Op, OpKind, Wait
 from .memory import GARBAGE, Identities, ShadowMemory
 from .plane import ManualPlane, ModelStore
 from .session import Session, Setup, replay, words
-
-P = ParamSpec("P")
-R = TypeVar("R")
+from .story import happens
 
 FOREVER_S = 1e9
 """Longer than any policy waits."""
@@ -94,24 +91,6 @@ class Request:
         self.key = key
         self.namespace = namespace
         self.priority = priority
-
-
-def happens(method: Callable[Concatenate[Machine, P], R]) -> Callable[Concatenate[Machine, P], R]:
-    """Something that can happen: goes into the story, and is followed by the checks."""
-
-    @wraps(method)
-    def step(self: Machine, /, *args: P.args, **named: P.kwargs) -> R:
-        given = [repr(value) for value in args] + [f"{name}={value!r}" for name, value in named.items()]
-        self.story.append(f"{method.__name__}({', '.join(given)})")
-        self.broken = True
-        result = method(self, *args, **named)
-        if result is not None:
-            self.story[-1] += f" -> {result}"
-        self.check()
-        self.broken = False
-        return result
-
-    return step
 
 
 class Machine:
