@@ -67,8 +67,9 @@ def make_cache(
     return cache
 
 
-def _write_options(name: str, threshold: float | None) -> dict[str, object]:
-    return {"threshold": threshold} if name == "write_back_watermark" and threshold is not None else {}
+def _write_options(name: str, threshold: float | None) -> Mapping[str, object]:
+    given = {} if threshold is None else {"threshold": threshold}
+    return {"write_back_watermark": given}.get(name, {})
 
 
 def make_engine(resolved: Resolved, cache: HiCache) -> Engine:

@@ -12,6 +12,7 @@ Rules of this file
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ STORED = (OpKind.PROBE, OpKind.FETCH, OpKind.STORE)
 STEPS = 40
 
 
-class Bench:
+class Bench(ABC):
     """A plane under test. `fails`: its store may; else everything succeeds."""
 
     fails = False
@@ -48,13 +49,13 @@ class Bench:
         """Operations in the order of their ends."""
         self._next_slot = 0
 
+    @abstractmethod
     def let(self, seconds: float) -> None:
         """So much time passes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def finish(self) -> None:
         """Everything that was begun ends."""
-        raise NotImplementedError
 
     # Operations
 
@@ -139,11 +140,11 @@ class Bench:
         assert self.plane.poll() == []
 
 
-class PlaneContract:
+class PlaneContract(ABC):
     """The suite. `bench(seed)` makes a fresh bench."""
 
-    def bench(self, seed: int = 0) -> Bench:
-        raise NotImplementedError
+    @abstractmethod
+    def bench(self, seed: int = 0) -> Bench: ...
 
     def kinds(self, bench: Bench) -> list[OpKind]:
         return [kind for kind in OpKind if kind is not OpKind.CLEAR and (bench.storage or kind not in STORED)]

@@ -12,6 +12,7 @@ Rules of this file
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +45,7 @@ def slots(*pages: int) -> np.ndarray:
     return np.array(pages, dtype=np.int64)
 
 
-class StorageContract:
+class StorageContract(ABC):
     """The suite. `opener(tmp_path)` gives what opens clients of one fresh store, each with its own identity."""
 
     many = 10_000
@@ -55,8 +56,8 @@ class StorageContract:
     """The differences between identities that this store's keys know; upstream's keys leave some out."""
     clears_only_its_own = True
 
-    def opener(self, tmp_path: Path) -> Callable[[StorageIdentity], StorageClient]:
-        raise NotImplementedError
+    @abstractmethod
+    def opener(self, tmp_path: Path) -> Callable[[StorageIdentity], StorageClient]: ...
 
     def resize(self, tmp_path: Path, identity: StorageIdentity, name: str, size_bytes: int) -> bool:
         """Cut the object of a page, or lengthen it with zeros; False if nobody but the store can do that."""

@@ -21,11 +21,9 @@ from urllib.parse import quote, urlsplit
 from .client import Counts, PageMemory, Slots, StorageError, StorageIdentity, StoreFailed
 from .options import Options, flag, number, text
 from .seal import SEAL_BYTES, Digests, Sealer, Trust
-from .wire import Connections, Wire, connect
+from .wire import Connections, Wire, connect, in_windows
 
 DEFAULT_URL = "lm://127.0.0.1:65432"
-WINDOW_BYTES = 8 << 20
-"""Pages asked for before the first of them is read."""
 KEY_CHARS = 150
 _NAME_CHARS = 64
 _PUT, _GET, _EXIST = 1, 2, 3
@@ -102,15 +100,8 @@ class LMCacheClient:
             return (*self._present(wire, names), False).index(False)
 
     def get(self, names: Sequence[str], host: PageMemory, slots: Slots) -> int:
-        good, pages = 0, slots.tolist()
-        window = max(1, WINDOW_BYTES // host.page_bytes)
         with self._connections.one() as wire:
-            for first in range(0, len(names), window):
-                batch = names[first : first + window]
-                arrived = self._receive(wire, batch, host, pages[first : first + window])
-                good += arrived
-                if arrived < len(batch):
-                    break
+            good = in_windows(partial(self._receive, wire), names, host, slots)
         self._counts.add("read_pages", good)
         return good
 

@@ -19,11 +19,9 @@ from .naming import prefix
 from .options import Options, flag, number, text
 from .resp import Address, Connection, ReplyError, address, command
 from .seal import SEAL_BYTES, Digests, Sealer, Trust
-from .wire import Connections
+from .wire import Connections, in_windows
 
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
-WINDOW_BYTES = 8 << 20
-"""Pages asked for before the first of them is read."""
 
 
 def from_options(identity: StorageIdentity, options: Options) -> RedisClient:
@@ -64,15 +62,8 @@ class RedisClient:
         return (*there, False).index(False)
 
     def get(self, names: Sequence[str], host: PageMemory, slots: Slots) -> int:
-        good, pages = 0, slots.tolist()
-        window = max(1, WINDOW_BYTES // host.page_bytes)
         with self._connections.one() as connection:
-            for first in range(0, len(names), window):
-                batch = names[first : first + window]
-                arrived = self._receive(connection, batch, host, pages[first : first + window])
-                good += arrived
-                if arrived < len(batch):
-                    break
+            good = in_windows(partial(self._receive, connection), names, host, slots)
         self._counts.add("read_pages", good)
         return good
 

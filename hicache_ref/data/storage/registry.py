@@ -1,15 +1,17 @@
 """Stores by the name that --hicache-storage-backend takes.
 
 Rules of this file
-- A store is one module, imported when it is asked for; what it needs beyond this project is an extra of its name.
-- A maker takes an identity and `Options`, and takes from these all the keys it knows.
+- A store is one module with a `from_options`, imported when it is asked for; what it needs beyond this project is an
+  extra of its name.
+- That takes an identity and `Options`, and takes from these all the keys it knows.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 from hicache_ref.policy.registry import Registry
@@ -41,71 +43,15 @@ def make_client(
         raise StorageError(f"storage backend {name!r} needs the module {error.name}: {hint}") from None
 
 
-@BACKENDS.register("file")
-def _file(identity: StorageIdentity, options: Options) -> StorageClient:
-    from .file import from_options
+def _later(name: str) -> Callable[..., StorageClient]:
+    """The maker in the module of that name, imported when a client is made."""
 
-    return from_options(identity, options)
+    def make(identity: StorageIdentity, options: Options) -> StorageClient:
+        client: StorageClient = import_module(f".{name}", __package__).from_options(identity, options)
+        return client
 
-
-@BACKENDS.register("lmdb")
-def _lmdb(identity: StorageIdentity, options: Options) -> StorageClient:
-    from .lmdb import from_options
-
-    return from_options(identity, options)
+    return make
 
 
-@BACKENDS.register("mooncake")
-def _mooncake(identity: StorageIdentity, options: Options) -> StorageClient:
-    from .mooncake import from_options
-
-    return from_options(identity, options)
-
-
-@BACKENDS.register("redis")
-def _redis(identity: StorageIdentity, options: Options) -> StorageClient:
-    from .redis import from_options
-
-    return from_options(identity, options)
-
-
-@BACKENDS.register("dynamic")
-def _dynamic(identity: StorageIdentity, options: Options) -> StorageClient:
-    from .dynamic import from_options
-
-    return from_options(identity, options)
-
-
-@BACKENDS.register("nixl")
-def _nixl(identity: StorageIdentity, options: Options) -> StorageClient:
-    from .nixl import from_options
-
-    return from_options(identity, options)
-
-
-@BACKENDS.register("eic")
-def _eic(identity: StorageIdentity, options: Options) -> StorageClient:
-    from .eic import from_options
-
-    return from_options(identity, options)
-
-
-@BACKENDS.register("hf3fs")
-def _hf3fs(identity: StorageIdentity, options: Options) -> StorageClient:
-    from .hf3fs import from_options
-
-    return from_options(identity, options)
-
-
-@BACKENDS.register("aibrix")
-def _aibrix(identity: StorageIdentity, options: Options) -> StorageClient:
-    from .aibrix import from_options
-
-    return from_options(identity, options)
-
-
-@BACKENDS.register("lmcache")
-def _lmcache(identity: StorageIdentity, options: Options) -> StorageClient:
-    from .lmcache import from_options
-
-    return from_options(identity, options)
+for _name in ("file", "lmdb", "mooncake", "redis", "dynamic", "nixl", "eic", "hf3fs", "aibrix", "lmcache"):
+    BACKENDS.register(_name)(_later(_name))

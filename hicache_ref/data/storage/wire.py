@@ -17,13 +17,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-from .client import StoreFailed
+from .client import PageMemory, Slots, StoreFailed
 from .gate import Gate
 from .vectors import IOV_MAX, remaining
 
 _BUFFER_BYTES = 4 << 10
 _KEPT = 8
 """Connections that wait for the next call."""
+WINDOW_BYTES = 8 << 20
+"""Pages asked for before the first of them is read."""
 
 
 class Wire:
@@ -218,3 +220,21 @@ class Connections(Generic[W]):
     def _hang_up(self) -> None:
         while (connection := self._take()) is not None:
             connection.close()
+
+
+def in_windows(
+    receive: Callable[[Sequence[str], PageMemory, list[int]], int],
+    names: Sequence[str],
+    host: PageMemory,
+    slots: Slots,
+) -> int:
+    """Pages by `receive(names, host, pages)`, a window at a time up to the first short one; how many came."""
+    good, pages = 0, slots.tolist()
+    window = max(1, WINDOW_BYTES // host.page_bytes)
+    for first in range(0, len(names), window):
+        batch = names[first : first + window]
+        arrived = receive(batch, host, pages[first : first + window])
+        good += arrived
+        if arrived < len(batch):
+            break
+    return good
