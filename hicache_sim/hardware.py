@@ -164,7 +164,8 @@ class StoreProfile(_Profile):
 
 EVICTIONS = {
     "none": "never evicts; a full store refuses writes",
-    "lru": "evicts the least recently used object for each write",
+    "lru": "a write without room evicts the objects used longest ago, down to the low watermark",
+    "second_chance": "evicts in the order of writing, what was read since then once later, down to the low watermark",
     "watermark_lease": "above the high watermark evicts down to the low one, skipping leased objects (Mooncake)",
     "lru_page_table": "a write takes the page of the least recently used key, at once and whoever reads it (3FS)",
     "ttl": "forgets an object when its lease, from the last write or read, is over",

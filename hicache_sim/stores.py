@@ -98,7 +98,10 @@ class Store:
 
 
 class Lru(Store):
-    """Evicts the page unused for longest for each write beyond its capacity (Redis: allkeys-lru)."""
+    """A write without room drives out the pages unused for longest, down to the low watermark, itself included.
+
+    Reading and writing again are use, asking is not (Redis with allkeys-lru, `RedisClient`; the capped `FileClient`).
+    """
 
     def _nothing(self) -> dict[Name, float]:
         return OrderedDict()
@@ -113,42 +116,36 @@ class Lru(Store):
         if self._fits(names, self.capacity_pages):
             self._add(names, now_s)
             return len(names)
+        self._touch([name for name in names if name in held], now_s)
         for name in names:
             if name in held:
                 continue
             if len(held) >= self.capacity_pages:
                 if not held:
                     return 0
-                del held[next(iter(held))]
-                self.evicted += 1
+                self._make_room()
             held[name] = now_s
         return len(names)
+
+    def _make_room(self) -> None:
+        """For one more."""
+        held = self.held
+        while held and len(held) + 1 > self.low_pages:
+            del held[next(iter(held))]
+            self.evicted += 1
 
 
 class LruPageTable(Lru):
     """A write takes the page of the least recently used key at once, whoever reads it (3FS's metadata server).
 
-    Probing and rewriting count as use. A reader finds out after reading that its page has gone.
+    A reader finds out after reading that its page has gone.
     """
 
     checks_after_reading = True
 
-    def probe(self, names: Sequence[Name], now_s: float) -> int:
-        found = super().probe(names, now_s)
-        self._touch(names[:found], now_s)
-        return found
 
-    def read(self, names: Sequence[Name], now_s: float) -> int:
-        return self.probe(names, now_s)
-
-    def write(self, names: Sequence[Name], now_s: float) -> int:
-        self._touch([name for name in names if name in self.held], now_s)
-        return super().write(names, now_s)
-
-
-class WatermarkLease(Store):
-    """Above the high watermark, or when full, evicts down to the low one, oldest use first; leased pages stay, and a
-    write that finds no room is refused at once (Mooncake). Probing and reading grant the lease, writing does not."""
+class SecondChance(Store):
+    """Pages go in the order they came, those read since then once later, down to the low watermark (`LmdbClient`)."""
 
     def __init__(
         self,
@@ -158,35 +155,97 @@ class WatermarkLease(Store):
         lease_s: float = 0.0,
     ) -> None:
         super().__init__(capacity_pages, high_watermark, low_watermark, lease_s)
+        self._read = set[Name]()
+
+    def _nothing(self) -> dict[Name, float]:
+        return OrderedDict()
+
+    def read(self, names: Sequence[Name], now_s: float) -> int:
+        found = self.probe(names, now_s)
+        self._read.update(names[:found])
+        return found
+
+    def write(self, names: Sequence[Name], now_s: float) -> int:
+        held = self.held
+        new = [name for name in names if name not in held]
+        if len(held) + len(new) > self.capacity_pages:
+            self._make_room(len(new))
+        there = int(min(len(new), max(self.capacity_pages - len(held), 0)))
+        self._add(new[:there], now_s)
+        self.refused += len(new) - there
+        return len(names) if there == len(new) else names.index(new[there])
+
+    def clear(self) -> None:
+        super().clear()
+        self._read.clear()
+
+    def _make_room(self, pages: int) -> None:
+        held, read = self.held, self._read
+        while held and len(held) + pages > self.low_pages:
+            name = next(iter(held))
+            if name in read:
+                read.remove(name)
+                self._touch([name], held[name])
+            else:
+                del held[name]
+                self.evicted += 1
+
+
+class WatermarkLease(Store):
+    """Refuses writes at once when full. Somebody else evicts a moment after a refusal, or as long as the high watermark
+    is passed: down to the low one, oldest use first, but nothing on lease (Mooncake). Asking and reading grant the
+    lease, writing does not, except to what was there: who writes asks first."""
+
+    LOOK_S = 0.01
+    """After which the master's thread looks again."""
+
+    def __init__(
+        self,
+        capacity_pages: float,
+        high_watermark: float = 1.0,
+        low_watermark: float = 1.0,
+        lease_s: float = 0.0,
+    ) -> None:
+        super().__init__(capacity_pages, high_watermark, low_watermark, lease_s)
+        self._evicts_s = math.inf
+        """When room will be made."""
         self._written: deque[tuple[float, Sequence[Name], int]] = deque()
         """What was written when, and how much of it is known to be gone or to have had a lease since: a page held since
         the very time of its writing has never had one. Not older than the oldest page by more than a lease."""
 
     def probe(self, names: Sequence[Name], now_s: float) -> int:
+        self._look(now_s)
         found = super().probe(names, now_s)
         self._touch(names[:found], now_s + self.lease_s)
         return found
 
     def write(self, names: Sequence[Name], now_s: float) -> int:
+        self._look(now_s)
         held = self.held
-        if self._fits(names, self.high_pages):
+        if self._fits(names, self.capacity_pages):
             self._add(names, now_s)
             self._written.append((now_s, names, 0))
+            self._watch(now_s)
             return len(names)
-        done, new = len(names), list[Name]()
-        for at, name in enumerate(names):
-            if name in held:
-                continue
-            if len(held) >= self.high_pages:
-                self._evict(now_s)
-                if len(held) >= self.capacity_pages:
-                    self.refused += len(names) - at
-                    done = at
-                    break
-            held[name] = now_s
-            new.append(name)
-        self._written.append((now_s, new, 0))
-        return done
+        self._touch([name for name in names if name in held], now_s + self.lease_s)
+        new = [name for name in names if name not in held]
+        there = new[: int(min(len(new), self.capacity_pages - len(held)))]
+        self._add(there, now_s)
+        self._written.append((now_s, there, 0))
+        self._watch(now_s, len(new) - len(there))
+        return len(names) if len(there) == len(new) else names.index(new[len(there)])
+
+    def _watch(self, now_s: float, refused: int = 0) -> None:
+        self.refused += refused
+        if refused or len(self.held) > self.high_pages:
+            self._evicts_s = min(self._evicts_s, now_s + self.LOOK_S)
+
+    def _look(self, now_s: float) -> None:
+        """What the other thread has done by now."""
+        if now_s >= self._evicts_s:
+            self._evicts_s = math.inf
+            self._evict(now_s)
+            self._watch(now_s)
 
     def _evict(self, now_s: float) -> None:
         """The first page on lease ends the search in the order of use; behind it only fresh ones are free."""
@@ -224,9 +283,11 @@ class WatermarkLease(Store):
 
 
 class WatermarkCleaner(Store):
-    """A cleaner looks every `period_s` and deletes the oldest files down to the low watermark (NIXL's l3_cleaner)."""
+    """A cleaner looks every `period_s`, and from the high watermark on deletes the oldest files, some at a time, until
+    below the low one (NIXL's l3_cleaner, 0.5.23)."""
 
     period_s = 30.0
+    batch_pages = 50
 
     def __init__(
         self,
@@ -250,8 +311,13 @@ class WatermarkCleaner(Store):
         if now_s < self._next_s:
             return
         self._next_s = now_s + self.period_s
-        if len(self.held) > self.high_pages:
-            self.drop_oldest(math.ceil(len(self.held) - self.low_pages))
+        if self.held and len(self.held) >= self.high_pages:
+            self._drop_some()
+            while self.held and len(self.held) >= self.low_pages:
+                self._drop_some()
+
+    def _drop_some(self) -> None:
+        self.drop_oldest(min(self.batch_pages, len(self.held)))
 
 
 class Ttl(Store):
@@ -286,6 +352,7 @@ class Ttl(Store):
 STORES: dict[str, Callable[..., Store]] = {
     "none": Store,
     "lru": Lru,
+    "second_chance": SecondChance,
     "lru_page_table": LruPageTable,
     "watermark_lease": WatermarkLease,
     "watermark_cleaner": WatermarkCleaner,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from random import Random
 
 from ..data.storage.client import PageMemory, Slots, StorageClient, StoreFailed
+from ..data.storage.keeping import Keeping
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,9 @@ class UnreliableClient:
 
     def stats(self) -> dict[str, float]:
         return self._client.stats()
+
+    def keeps(self, page_bytes: int) -> Keeping:
+        return self._client.keeps(page_bytes)
 
     def close(self) -> None:
         self._client.close()

@@ -102,10 +102,10 @@ class Mooncake:
     def __init__(self, folder: Path, client_ttl_s: int = 10) -> None:
         pytest.importorskip("mooncake", reason="mooncake is not installed: pip install 'hicache[mooncake]'")
         program = shutil.which("mooncake_master", path=str(Path(sys.executable).parent)) or "mooncake_master"
-        self._folder, self._port = folder, free_port()
+        self._folder, self._port, self._metrics_port = folder, free_port(), free_port()
         self.master = f"127.0.0.1:{self._port}"
         self._master_command = [program, "--rpc_address=127.0.0.1", f"--rpc_port={self._port}", "--logtostderr"]
-        self._master_command += ["--metrics_host=127.0.0.1", f"--metrics_port={free_port()}"]
+        self._master_command += ["--metrics_host=127.0.0.1", f"--metrics_port={self._metrics_port}"]
         self._master_command += ["--default_kv_lease_ttl=500", f"--client_ttl={client_ttl_s}"]
         self._owner_command = [sys.executable, "-c", OWNER, self.master, str(64 << 20)]
         self._master, self._owner = ExitStack(), ExitStack()
@@ -122,7 +122,8 @@ class Mooncake:
 
     def client(self, identity: StorageIdentity) -> StorageClient:
         try:
-            return make_client("mooncake", identity, extra_config(self.master), {})
+            extra = extra_config(self.master) | {"master_metrics_port": self._metrics_port}
+            return make_client("mooncake", identity, extra, {})
         except StorageError as error:
             if "apt-get" not in str(error):
                 raise

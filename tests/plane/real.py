@@ -22,6 +22,7 @@ from hicache_ref.data.copy import Copier, make_copier
 from hicache_ref.data.plane import RealPlane
 from hicache_ref.data.pools import DevicePool, HostPool
 from hicache_ref.data.storage.client import Counts, StorageIdentity
+from hicache_ref.data.storage.keeping import Keeping, unlimited
 from hicache_ref.data.workers import StorageWorkers
 
 SOON_S = 20.0
@@ -87,6 +88,9 @@ class MemoryClient:
 
     def stats(self) -> dict[str, float]:
         return self.counts.snapshot()
+
+    def keeps(self, page_bytes: int) -> Keeping:
+        return unlimited("a dict")
 
     def close(self) -> None:
         self.closed = True

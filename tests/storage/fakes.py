@@ -12,6 +12,7 @@ import numpy as np
 from hicache_ref.config.layouts import KvGeometry
 from hicache_ref.data.storage.client import Counts, PageMemory, Slots, StorageIdentity, StoreFailed
 from hicache_ref.data.storage.flat import FlatPages
+from hicache_ref.data.storage.keeping import Keeping, unlimited
 
 PAGE_BYTES = 768
 
@@ -153,6 +154,9 @@ class ScriptedClient:
 
     def stats(self) -> dict[str, float]:
         return self._counts.snapshot()
+
+    def keeps(self, page_bytes: int) -> Keeping:
+        return unlimited("a script")
 
     def close(self) -> None:
         self.closed += 1

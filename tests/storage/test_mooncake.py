@@ -144,7 +144,7 @@ class Scripted:
 
 
 def scripted(code: int, known: int = 0) -> MooncakeClient:
-    return MooncakeClient(WHO, Connection(Scripted(code, known)), lambda: None)
+    return MooncakeClient(WHO, Connection(Scripted(code, known), ""), lambda: None)
 
 
 @pytest.mark.parametrize("code", [-800, -900])
@@ -194,7 +194,7 @@ def test_closing_does_not_wait_for_a_call_that_hangs():
             leave.wait(20)
             return [1] * len(keys)
 
-    client = MooncakeClient(WHO, Connection(Hanging(0)), let_go.set)
+    client = MooncakeClient(WHO, Connection(Hanging(0), ""), let_go.set)
     call = threading.Thread(target=client.exists, args=(names_of(range(2)),))
     call.start()
     assert entered.wait(20)
@@ -226,7 +226,7 @@ def test_settings_come_from_the_extra_config():
     )
     assert (found.master, found.protocol, found.device_name, found.local_hostname) == ("h:1", "tcp", "", "node7")
     assert found.global_segment_bytes == 2 << 30
-    assert found.status_url == "http://h:9003/get_all_segments"
+    assert (found.metrics_url, found.waits) == ("http://h:9003", True)
 
 
 def test_settings_come_from_a_file(tmp_path):

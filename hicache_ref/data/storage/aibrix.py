@@ -22,6 +22,7 @@ from ...config.layouts import KvGeometry
 from .client import Counts, PageMemory, Slots, StorageIdentity, StoreFailed
 from .flat import scatter
 from .gate import Gate
+from .keeping import Keeping, unlimited
 from .options import Options
 
 _PREFIX = "AIBRIX_KV_CACHE_OL_"
@@ -183,6 +184,9 @@ class AibrixClient:
 
     def stats(self) -> dict[str, float]:
         return self._counts.snapshot()
+
+    def keeps(self, page_bytes: int) -> Keeping:
+        return unlimited("AIBrix evicts within its own tiers, and tells nobody")
 
     def close(self) -> None:
         self._gate.close()

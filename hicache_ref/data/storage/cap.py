@@ -18,6 +18,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
+from .keeping import Keeping, Known, disk
+
 SUFFIX = ".bin"
 UNFINISHED = ".tmp"
 UNFINISHED_S = 3600.0
@@ -32,6 +34,10 @@ class Cap(Protocol):
     def abort(self, stem: str) -> None: ...
     def touch(self, stem: str, size_bytes: int) -> None: ...
     def clear(self) -> None: ...
+
+    def keeps(self, folder: str, page_bytes: int, stored_bytes: int) -> Keeping:
+        """How much of pages of `page_bytes`, which take `stored_bytes` each, and what goes when that is full."""
+        ...
 
 
 class NoCap:
@@ -51,6 +57,9 @@ class NoCap:
 
     def clear(self) -> None:
         pass
+
+    def keeps(self, folder: str, page_bytes: int, stored_bytes: int) -> Keeping:
+        return disk(folder, page_bytes, stored_bytes)
 
 
 class LruCap:
@@ -117,6 +126,18 @@ class LruCap:
             self._sizes.clear()
             self._writing.clear()
             self.used_bytes = 0
+
+    def keeps(self, folder: str, page_bytes: int, stored_bytes: int) -> Keeping:
+        room = os.statvfs(folder)
+        most_bytes = max(room.f_bavail * room.f_frsize - self._min_free_bytes, 0) + self.used_bytes
+        kept, source = 1.0, f"what the disk takes, all but min_free_space {self._min_free_bytes}"
+        if self._max_bytes and self._max_bytes <= most_bytes:
+            most_bytes, kept, source = self._max_bytes, self._keep_ratio, f"max_size {self._max_bytes}"
+        return {
+            "eviction": Known("lru", "the page used longest ago goes"),
+            "capacity_bytes": Known(float(most_bytes) * page_bytes / stored_bytes, source),
+            "low_watermark": Known(kept, "eviction_ratio"),
+        }
 
     # The lock is held in what follows
 

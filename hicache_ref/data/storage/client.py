@@ -1,4 +1,4 @@
-"""What a store is to the workers: six calls, of which none knows more of host memory than where a page lies.
+"""What a store is to the workers: a few calls, of which none knows more of host memory than where a page lies.
 
 Rules of this file
 - Nouns only: the protocols, who asks (`StorageIdentity`), what is counted, and how a store says that it failed.
@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from ...config.layouts import KvGeometry
+from .keeping import Keeping
 
 Slots = NDArray[Any]
 """[pages] int64: pages of the host pool."""
@@ -117,6 +118,10 @@ class StorageClient(Protocol):
 
     def stats(self) -> dict[str, float]:
         """What happened so far. All clients count at least the pages of `Counts.COMMON`."""
+        ...
+
+    def keeps(self, page_bytes: int) -> Keeping:
+        """How much the store keeps, in pages of this size, and what goes when it is full. May take seconds."""
         ...
 
     def close(self) -> None:

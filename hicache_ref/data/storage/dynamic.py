@@ -27,6 +27,7 @@ from torch import Tensor
 from .client import Counts, PageMemory, Slots, StorageError, StorageIdentity, StoreFailed
 from .flat import gather, scatter
 from .gate import Gate
+from .keeping import Keeping, unlimited
 from .options import Options, flag, text
 
 BATCH_PAGES = 128
@@ -154,6 +155,9 @@ class DynamicClient:
 
     def stats(self) -> dict[str, float]:
         return self._counts.snapshot()
+
+    def keeps(self, page_bytes: int) -> Keeping:
+        return unlimited("the interface has no question for it")
 
     def close(self) -> None:
         self._gate.close()

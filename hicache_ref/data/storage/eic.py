@@ -23,6 +23,7 @@ from typing import Any
 from .client import Counts, PageMemory, Slots, StorageError, StorageIdentity, StoreFailed
 from .flat import gather, scatter
 from .gate import Gate
+from .keeping import Keeping, unlimited
 from .objects import Registrations, cut
 from .options import Options, flag, text, whole
 
@@ -187,6 +188,9 @@ class EicClient:
 
     def stats(self) -> dict[str, float]:
         return self._counts.snapshot()
+
+    def keeps(self, page_bytes: int) -> Keeping:
+        return unlimited("EIC tells no client what it holds")
 
     def close(self) -> None:
         self._gate.close()

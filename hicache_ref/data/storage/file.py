@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from .cap import SUFFIX, UNFINISHED, Cap, LruCap, NoCap
 from .client import Counts, PageMemory, Slots, StorageError, StorageIdentity, StoreFailed
+from .keeping import Keeping
 from .options import Options, flag, number, size_bytes, text, whole
 from .seen import NothingSeen, Seen, SeenFor
 from .threads import Threads, ThreadsEnded
@@ -167,6 +168,9 @@ class FileClient:
 
     def stats(self) -> dict[str, float]:
         return self._counts.snapshot()
+
+    def keeps(self, page_bytes: int) -> Keeping:
+        return self._cap.keeps(self.folder, page_bytes, page_bytes + self._trailer.size_bytes)
 
     def close(self) -> None:
         self._closed = True

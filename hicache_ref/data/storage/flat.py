@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 
 from .client import Counts, PageMemory, Slots, StorageIdentity
+from .keeping import Keeping, unlimited
 
 
 def gather(host: PageMemory, page: int) -> bytearray:
@@ -88,6 +89,9 @@ class FlatPages(ABC):
 
     def stats(self) -> dict[str, float]:
         return self.counts.snapshot()
+
+    def keeps(self, page_bytes: int) -> Keeping:
+        return unlimited("nobody has said")
 
     @abstractmethod
     def close(self) -> None: ...

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from .client import Counts, PageMemory, Slots, StorageError, StorageIdentity, StoreFailed
 from .gate import Gate
+from .keeping import Keeping, Known
 from .naming import prefix
 from .objects import cut_memory
 from .options import Options, flag, number, size_bytes, text, whole
@@ -211,6 +212,12 @@ class Hf3fsClient:
 
     def stats(self) -> dict[str, float]:
         return self._counts.snapshot()
+
+    def keeps(self, page_bytes: int) -> Keeping:
+        return {
+            "eviction": Known("lru_page_table", "a new key takes the page of the key used longest ago"),
+            "capacity_bytes": Known(float(self._file_bytes), "file_size"),
+        }
 
     def close(self) -> None:
         self._gate.close()

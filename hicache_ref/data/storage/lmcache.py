@@ -19,6 +19,7 @@ from functools import partial
 from urllib.parse import quote, urlsplit
 
 from .client import Counts, PageMemory, Slots, StorageError, StorageIdentity, StoreFailed
+from .keeping import Keeping, unlimited
 from .options import Options, flag, number, text
 from .seal import SEAL_BYTES, Digests, Sealer, Trust
 from .wire import Connections, Wire, connect, in_windows
@@ -128,6 +129,9 @@ class LMCacheClient:
 
     def stats(self) -> dict[str, float]:
         return self._counts.snapshot()
+
+    def keeps(self, page_bytes: int) -> Keeping:
+        return unlimited("LMCache's server evicts by its own settings, and tells nobody")
 
     def close(self) -> None:
         self._connections.close()

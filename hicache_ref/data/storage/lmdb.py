@@ -23,6 +23,7 @@ import lmdb
 
 from .client import Counts, PageMemory, Slots, StorageError, StorageIdentity, StoreFailed
 from .gate import Gate
+from .keeping import Keeping, Known
 from .naming import prefix
 from .options import Options, flag, size_bytes, text
 from .pieces import components, pour
@@ -35,6 +36,8 @@ KEPT = 0.9
 _NAME_CHARS = 64
 _BETWEEN = b"\n"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_HEADER_BYTES, _ENTRY_BYTES = 16, 160
+"""Of LMDB's: before a large value, and about what a key takes in the tree."""
 
 
 def from_options(identity: StorageIdentity, options: Options) -> LmdbClient:
@@ -136,6 +139,9 @@ class LmdbClient:
 
     def stats(self) -> dict[str, float]:
         return self._counts.snapshot()
+
+    def keeps(self, page_bytes: int) -> Keeping:
+        return self._environment.keeps(page_bytes, len(self._part_numbers))
 
     def close(self) -> None:
         self._gate.close()
@@ -263,6 +269,19 @@ class _Environment:
             self._evict(self._taken_bytes() + wanted - int(self._max_bytes * KEPT))
         fitting = min(pages, max(0, self._max_bytes - self._taken_bytes()) // each)
         return fitting if self._on_disk(fitting * each) else 0
+
+    def keeps(self, page_bytes: int, components: int) -> Keeping:
+        # A component takes whole pages of LMDB's, behind a header in the first; keys and facts share others.
+        part_bytes = -(-(page_bytes // components + _HEADER_BYTES) // self._psize) * self._psize
+        taken_bytes = components * (part_bytes + _ENTRY_BYTES) + _ENTRY_BYTES
+        return {
+            "eviction": Known("second_chance", "pages go in the order they came, those read since then once later"),
+            "capacity_bytes": Known(
+                float(self._max_bytes) * page_bytes / taken_bytes,
+                f"max_size {self._max_bytes}, of which a page takes {taken_bytes}",
+            ),
+            "low_watermark": Known(KEPT, "what is left when pages have had to go"),
+        }
 
     def _taken_bytes(self) -> int:
         stat = self._env.stat()

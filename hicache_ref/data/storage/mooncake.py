@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from .client import Counts, PageMemory, Slots, StorageError, StorageIdentity, StoreFailed
 from .gate import Gate
+from .keeping import Keeping, Known
 from .objects import Buffer, Registrations, cut
 from .options import Options, flag, text, whole
 
@@ -36,6 +37,8 @@ _LIBRARIES = "on Debian: apt-get install libibverbs1 librdmacm1 libnuma1 liburin
 
 NO_ROOM, WRONG_SIZE, BEING_WRITTEN, NOT_FOUND, LEASE_ENDED, TRANSFER_FAILED = -200, -600, -703, -704, -707, -800
 _MISSES = (BEING_WRITTEN, NOT_FOUND, LEASE_ENDED)
+HAS_LEASE = -706
+LONGEST_LEASE_S, LOOK_S = 30.0, 0.05
 
 
 # Settings
@@ -53,8 +56,10 @@ class Settings:
     device_name: str
     extras: Mapping[str, Any]
     """More arguments of `setup`."""
-    status_url: str
-    """Where the master lists segments, if that must be waited for."""
+    metrics_url: str
+    """Where the master tells of itself."""
+    waits: bool
+    """Whether there must be a segment first."""
 
 
 def from_options(identity: StorageIdentity, options: Options) -> MooncakeClient:
@@ -99,7 +104,8 @@ def read_settings(identity: StorageIdentity, options: Options) -> Settings:
         protocol=options.take("protocol", text, "rdma", "MOONCAKE_PROTOCOL"),
         device_name=_device(take("device_name", str, "", "MOONCAKE_DEVICE"), identity.tp_rank),
         extras=_extras(identity, take),
-        status_url=f"http://{master.rpartition(':')[0]}:{metrics_port}/get_all_segments" if checks else "",
+        metrics_url=f"http://{master.rpartition(':')[0]}:{metrics_port}",
+        waits=checks,
     )
 
 
@@ -159,13 +165,38 @@ def _device(name: str, rank: int) -> str:
 class Connection:
     """A connected `MooncakeDistributedStore`, and the host memory that it knows. Clients may share one."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Any, metrics_url: str) -> None:
         self.store = store
+        self._metrics_url = metrics_url
         self.hosts = Registrations(self._register, store.unregister_buffer)
 
     def close(self) -> None:
         self.hosts.end()
         self.store.close()
+
+    def capacity_bytes(self) -> float | None:
+        """Of all segments together, as the master counts them; None: it does not tell."""
+        try:
+            with urllib.request.urlopen(f"{self._metrics_url}/metrics", timeout=3) as answer:
+                found = re.search(rb"^master_total_capacity_bytes(?:\{[^}]*\})? (\S+)", answer.read(), re.MULTILINE)
+        except OSError:
+            return None
+        return float(found[1]) if found else None
+
+    def lease_s(self) -> float | None:
+        """How long an object that was asked for cannot be removed; None: for longer than anybody would wait here."""
+        key = f"hicache_lease_{uuid.uuid4().hex}"
+        if self.store.put(key, bytes(4096)):
+            return None
+        began_s = time.monotonic()
+        self.store.is_exist(key)
+        while (code := self.store.remove(key)) == HAS_LEASE and time.monotonic() - began_s < LONGEST_LEASE_S:
+            time.sleep(LOOK_S)
+        passed_s = time.monotonic() - began_s
+        if code == HAS_LEASE:
+            self.store.remove(key, True)
+            return None
+        return passed_s
 
     def _register(self, address: int, size: int) -> int:
         code = self.store.register_buffer(address, size)
@@ -178,8 +209,8 @@ def connect(settings: Settings) -> Connection:
     """A store that has proved to take pages. StorageError: it has not."""
     store = _store_class()()
     _knock(settings.master)
-    if settings.status_url:
-        _wait_for_segments(settings.status_url)
+    if settings.waits:
+        _wait_for_segments(f"{settings.metrics_url}/get_all_segments")
     if "ssd_offload_path" in settings.extras:
         os.makedirs(settings.extras["ssd_offload_path"], exist_ok=True)
     if settings.protocol == "tcp":
@@ -200,7 +231,7 @@ def connect(settings: Settings) -> Connection:
             "is that a mooncake_master, and protocol right (rdma or tcp)?"
         )
     _warm_up(store)
-    return Connection(store)
+    return Connection(store, settings.metrics_url)
 
 
 def _knock(master: str) -> None:
@@ -279,6 +310,7 @@ class MooncakeClient:
         grouped: bool = False,
     ) -> None:
         self.identity = identity
+        self._connection = connection
         self._store = connection.store
         self._hosts = connection.hosts
         self._prefix = key_prefix(identity)
@@ -329,6 +361,17 @@ class MooncakeClient:
 
     def stats(self) -> dict[str, float]:
         return self._counts.snapshot()
+
+    def keeps(self, page_bytes: int) -> Keeping:
+        """Marks are the master's own flags, of which it tells nobody."""
+        with self._gate:
+            capacity_bytes, lease_s = self._connection.capacity_bytes(), self._connection.lease_s()
+        known = {"eviction": Known("watermark_lease", "its documentation")}
+        if capacity_bytes is not None:
+            known["capacity_bytes"] = Known(capacity_bytes, "its master's metrics, all segments together")
+        if lease_s is not None:
+            known["lease_s"] = Known(lease_s, "until an object that was asked for could be removed")
+        return known
 
     def close(self) -> None:
         self._gate.close()

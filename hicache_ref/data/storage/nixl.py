@@ -30,6 +30,7 @@ from typing import Any, NamedTuple, Protocol
 
 from .client import Counts, PageMemory, Slots, StorageError, StorageIdentity, StoreFailed
 from .gate import Gate
+from .keeping import Keeping, Known, unlimited
 from .objects import Buffer, Registrations, cut
 from .options import Options, flag, number
 from .seal import SEAL_BYTES, Digests, Running, Sealer
@@ -233,6 +234,8 @@ class Space(Protocol):
 
     def clear(self, prefix: str, endings: Sequence[str]) -> None: ...
 
+    def keeps(self, page_bytes: int) -> Keeping: ...
+
 
 class Folders:
     """Files. `direct`: around the page cache, where addresses and lengths allow it. `sealer`: pages are verified."""
@@ -317,6 +320,13 @@ class Folders:
                         if _is_page(entry.name, prefix, endings):
                             with suppress(FileNotFoundError):
                                 os.remove(entry.path)
+
+    def keeps(self, page_bytes: int) -> Keeping:
+        free_bytes = float(sum(map(_free_bytes, self._folders)))
+        return {
+            "eviction": Known("none", "no cleaner"),
+            "capacity_bytes": Known(free_bytes, f"{free_bytes / 1e9:.1f} GB free in its folders"),
+        }
 
     def _move(self, direction: str, objects: Sequence[Object], files: Sequence[int]) -> None:
         memory, store, registered = [], [], []
@@ -405,6 +415,9 @@ class Bucket:
 
     def clear(self, prefix: str, endings: Sequence[str]) -> None:
         raise StoreFailed("nixl: the library cannot remove objects: empty the bucket itself")
+
+    def keeps(self, page_bytes: int) -> Keeping:
+        return unlimited("the bucket has rules of its own, if any")
 
     def _move(self, direction: str, objects: Sequence[Object], buffers: Sequence[Buffer]) -> None:
         with self._lock:
@@ -546,6 +559,9 @@ class NixlClient:
 
     def stats(self) -> dict[str, float]:
         return self._counts.snapshot()
+
+    def keeps(self, page_bytes: int) -> Keeping:
+        return self._space.keeps(page_bytes) | (self._cleaner.keeps() if self._cleaner is not None else {})
 
     def close(self) -> None:
         self._gate.close()

@@ -11,10 +11,12 @@ Rules of this file
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import partial
 
 from .client import Counts, PageMemory, Slots, StorageIdentity
+from .keeping import Keeping, Known, unlimited
 from .naming import prefix
 from .options import Options, flag, number, text
 from .resp import Address, Connection, ReplyError, address, command
@@ -22,6 +24,8 @@ from .seal import SEAL_BYTES, Digests, Sealer, Trust
 from .wire import Connections, in_windows
 
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
+_EVICTIONS = {"noeviction": "none", "volatile-lru": "none", "volatile-ttl": "none"}
+"""By the server's policy, where it is not the page used longest ago that goes. Pages have no time to live."""
 
 
 def from_options(identity: StorageIdentity, options: Options) -> RedisClient:
@@ -98,10 +102,30 @@ class RedisClient:
     def stats(self) -> dict[str, float]:
         return self._counts.snapshot()
 
+    def keeps(self, page_bytes: int) -> Keeping:
+        with self._connections.one() as connection:
+            limit = int(_setting(connection, b"maxmemory") or 0)
+            policy = _setting(connection, b"maxmemory-policy") or "noeviction"
+            each_bytes = self._taken_bytes(connection, page_bytes)
+            others_bytes = _used_bytes(connection)
+        source = f"maxmemory {limit}, of which others have {others_bytes}; a page takes {each_bytes}"
+        eviction = Known(_EVICTIONS.get(policy, "lru"), f"maxmemory-policy {policy}")
+        if not limit:
+            return unlimited("maxmemory 0")
+        return {"eviction": eviction, "capacity_bytes": Known((limit - others_bytes) * page_bytes / each_bytes, source)}
+
     def close(self) -> None:
         self._connections.close()
 
     # Pages
+
+    def _taken_bytes(self, connection: Connection, page_bytes: int) -> int:
+        """What the server's memory holds a page in."""
+        key = self._key("size")
+        connection.send([command(b"SET", key, bytes(page_bytes + SEAL_BYTES)), command(b"MEMORY", b"USAGE", key)])
+        connection.send([command(b"UNLINK", key)])
+        stored, taken, _ = connection.reply(), connection.reply(), connection.reply()
+        return int(taken) if stored == b"OK" and isinstance(taken, int) else page_bytes + SEAL_BYTES
 
     def _key(self, name: str) -> bytes:
         return f"{self._prefix}{name}".encode()
@@ -149,6 +173,20 @@ def _size_bytes(line: bytes) -> int:
     if line[:1] != b"$":
         raise ConnectionError(f"this is not Redis: {line[:40]!r}")
     return int(line[1:])
+
+
+def _setting(connection: Connection, name: bytes) -> str:
+    """A setting of the server; nothing where it does not tell."""
+    connection.send([command(b"CONFIG", b"GET", name)])
+    answer = connection.reply()
+    return answer[1].decode() if isinstance(answer, list) and len(answer) == 2 else ""  # type: ignore[union-attr]
+
+
+def _used_bytes(connection: Connection) -> int:
+    connection.send([command(b"INFO", b"memory")])
+    answer = connection.reply_or_raise()
+    found = re.search(rb"used_memory:(\d+)", answer) if isinstance(answer, bytes) else None
+    return int(found[1]) if found else 0
 
 
 def _stored(connection: Connection) -> bool:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from .client import StorageError
+from .keeping import Keeping, Known
 
 EVERY_S = 30.0
 BATCH_GROUPS = 50
@@ -56,6 +57,25 @@ class Watermark:
         while not self.stopped.wait(self.every_s):
             with suppress(OSError):  # a disk that cannot be looked at is looked at again
                 self.look()
+
+    def keeps(self) -> Keeping:
+        """Marks are shares of the whole disk, whoever fills it: what others have there counts as filled for ever."""
+        disks = {os.stat(folder).st_dev: os.statvfs(folder) for folder in self._folders}.values()
+        free_bytes = sum(disk.f_bavail * disk.f_frsize for disk in disks)
+        whole_bytes = sum(disk.f_blocks * disk.f_frsize for disk in disks)
+        left = {name: mark / 100 * whole_bytes - (whole_bytes - free_bytes) for name, mark in self._marks().items()}
+        words = f"{whole_bytes / 1e9:.1f} GB, of which {free_bytes / 1e9:.1f} GB are free"
+        return {
+            "eviction": Known("watermark_cleaner", f"looks every {self.every_s:g} s, the oldest files go"),
+            "capacity_bytes": Known(float(free_bytes), f"a disk of {words}"),
+            **{
+                name: Known(max(bytes_left, 0.0) / max(free_bytes, 1), f"{self._marks()[name]:g} % of {words}")
+                for name, bytes_left in left.items()
+            },
+        }
+
+    def _marks(self) -> dict[str, float]:
+        return {"high_watermark": self._high, "low_watermark": self._low}
 
     def look(self) -> int:
         """Make room if there must be; how many files went."""
