@@ -3,7 +3,7 @@
 Rules of this file
 - What a calibration holds is here, in the order in which it is measured; how a thing is measured is its own module's,
   what becomes of it in the file is `record`'s.
-- Stores are measured under a name of their own (`TAG`): pages that others keep there are neither read nor removed.
+- Stores are measured under names of their own (`TAG`): pages that others keep there are neither read nor removed.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ..config.layouts import find_layout
+from ..config.layouts import KvGeometry, find_layout
 from ..config.server_args import ConfigError
 from ..control.types import Op
-from ..data.storage.client import StorageClient
+from ..data.storage.client import StorageClient, StoreFailed
 from ..data.storage.registry import BACKENDS, make_client
 from ..run.setup import Machine, RealConfig, RealPlan, identity, make_machine, plan
 from . import machine as where
@@ -29,7 +31,7 @@ from .copies import blocks, links, operators
 from .driver import alone_at_rest, between_batches
 from .memory import dram
 from .record import Found, content
-from .rig import Batch, Rig, batch_of
+from .rig import Batch, Rig, RigFailed, batch_of
 from .samples import Spread
 from .stores import StoreBench, StoreFigures
 from .wake import wake
@@ -50,9 +52,10 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to measure. stores: names of storage backends. seconds: about how long to take. tell: of each part."""
+    """What to measure. stores: settings by name of the storage backend, as its extra config has them, beside the one
+    of the flags. seconds: about how long to take. tell: of each part."""
 
-    stores: tuple[str, ...] = ()
+    stores: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     seconds: float = SECONDS
     tell: Tell = field(default=lambda what: None)
 
@@ -79,17 +82,19 @@ class _Bench:
     """One calibration."""
 
     def __init__(self, config: RealConfig, wanted: Wanted, folder: Path) -> None:
-        given = config.args.hicache_storage_backend
-        self._stores = list(dict.fromkeys([*([given] if given else []), *wanted.stores]))
-        for name in self._stores:
+        for name in wanted.stores:
             if name not in BACKENDS:
                 raise ConfigError(f"--storage {name}: known are {', '.join(BACKENDS)}")
         args = replace(
             config.args,
             max_total_tokens=config.args.max_total_tokens or POOL_TOKENS,
-            hicache_storage_backend=self._stores[0] if self._stores else None,
+            hicache_storage_backend=config.args.hicache_storage_backend or next(iter(wanted.stores), None),
         )
         self.made: RealPlan = plan(replace(config, args=args))
+        used = self.made.resolved.storage
+        self._stores = {used.backend: dict(used.rest)} if used is not None else {}
+        for name, settings in wanted.stores.items():
+            self._stores[name] = {**self._stores.get(name, {}), **settings}
         self._seconds, self._tell = wanted.seconds, wanted.tell
         self._folder = folder
 
@@ -101,7 +106,7 @@ class _Bench:
         self._tell("host memory")
         memory = dram(0.03 * seconds)
         stores = {name: self._store(name, 0.13 * seconds / len(self._stores)) for name in self._stores}
-        client = self._client(self._stores[0]) if self._stores else None
+        client = self._client(next(iter(self._stores))) if self._stores else None
         with make_machine(made, batch_of, 2, client=client) as machine:
             rig = Rig(machine.plane)
             pages = min(made.resolved.l1_pages, made.resolved.l2_pages)
@@ -123,20 +128,25 @@ class _Bench:
 
     # Stores
 
-    def _client(self, name: str) -> StorageClient:
-        storage = self.made.resolved.storage
-        given = dict(storage.rest) if storage is not None else {}
-        own = replace(identity(self.made), tag=TAG)
-        return make_client(name, own, PLACES.get(name, _anywhere)(self._folder) | given)
+    def _client(self, name: str, shape: KvGeometry | None = None) -> StorageClient:
+        """For pages of the run's shape, or of another, which have a tag of their own."""
+        tag = TAG if shape is None else f"{TAG}-{shape.page_size}"
+        own = replace(identity(self.made), tag=tag, geometry=shape or self.made.geometry)
+        settings = PLACES.get(name, _anywhere)(self._folder) | self._stores[name]
+        settings.pop("extra_backend_tag", None)
+        return make_client(name, own, settings)
 
     def _store(self, name: str, budget_s: float) -> StoreFigures:
         self._tell(f"store {name}")
-        made, client = self.made, self._client(name)
+        made = self.made
         layout = find_layout(made.resolved.args.hicache_mem_layout or "layer_first")
+        bench = StoreBench(partial(self._client, name), layout, made.geometry, made.codec.store_dtype)
         try:
-            return StoreBench(client, layout, made.geometry, made.codec.store_dtype).measure(budget_s)
+            return bench.measure(budget_s)
+        except (ValueError, StoreFailed) as error:
+            raise RigFailed(f"store {name}: {error}") from None
         finally:
-            client.close()
+            bench.close()
 
     # Side by side
 
@@ -160,7 +170,8 @@ class _Bench:
             return rig.store(some, [f"{next(numbers):064x}" for _ in some])
 
         by_store = lost(rig, batch, _in_turn(write, lambda: rig.fetch(some, names)), budget_s / 2)
-        machine.client.clear()
+        with suppress(StoreFailed):
+            machine.client.clear()
         return by_copies, by_store
 
 
@@ -179,5 +190,8 @@ def _anywhere(folder: Path) -> dict[str, Any]:
     return {}
 
 
-PLACES: dict[str, Callable[[Path], dict[str, Any]]] = {"file": lambda folder: {"file_storage_path": str(folder)}}
+PLACES: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "file": lambda folder: {"file_storage_path": str(folder)},
+    "lmdb": lambda folder: {"path": str(folder)},
+}
 """Settings of a store that lives in a folder, where the flags name none."""

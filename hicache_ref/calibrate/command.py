@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -21,7 +22,13 @@ from ..run.command import real_config
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, metavar="FILE", help="The JSON file."
 )
-@click.option("--storage", "stores", multiple=True, metavar="NAME", help="A store to measure as well (file).")
+@click.option(
+    "--storage",
+    "stores",
+    multiple=True,
+    metavar="NAME[=JSON]",
+    help="A store to measure as well, with the settings of its extra config.",
+)
 @click.option("--seconds", type=float, default=90.0, show_default=True, help="About how long to take.")
 @click.option("--profile", type=click.Choice(list(PROFILES)), default="v0.5.7", show_default=True, help="Whose rules.")
 @click.option("--rule", "rules", multiple=True, metavar="NAME=VALUE", help="One knob of the profile, changed.")
@@ -47,7 +54,8 @@ def calibrate(launch_line: tuple[str, ...], **options: Any) -> None:
     console, errors = make_console(), make_console(stderr=True)
     for note in notes:
         errors.print(note)
-    wanted = Wanted(options["stores"], options["seconds"], lambda what: errors.print(f"measuring {what}"))
+    stores = dict(map(_store, options["stores"]))
+    wanted = Wanted(stores, options["seconds"], lambda what: errors.print(f"measuring {what}"))
     line = shlex.join(["hicache", *sys.argv[1:]])
     try:
         found = measure(config, wanted, line)
@@ -56,3 +64,17 @@ def calibrate(launch_line: tuple[str, ...], **options: Any) -> None:
     write(options["out"], found)
     show(found, console)
     console.print(f"written to {options['out']}; use it with --hardware {options['out']}")
+
+
+def _store(word: str) -> tuple[str, dict[str, Any]]:
+    """NAME, or NAME={"key": value, …}."""
+    name, equals, settings = word.partition("=")
+    try:
+        found = json.loads(settings) if equals else {}
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise click.UsageError(
+            f'--storage {word}: write NAME, or NAME={{"key": value}} with the keys of its extra config'
+        )
+    return name, found

@@ -8,6 +8,7 @@ Rules of this file
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,16 @@ BASES = {"cpu": "dev-vm", "cuda": "h100-pcie5"}
 """The profile whose numbers stand where nothing was measured, by type of device."""
 TYPICAL_PAGES = 32
 """Of a batch of the store's."""
-STORE_BASES = {"file": "file-local"}
+STORE_BASES = {
+    "file": "file-local",
+    "mooncake": "mooncake-tcp",
+    "hf3fs": "3fs-client",
+    "nixl": "nixl-posix-nvme",
+    "redis": "redis-local",
+    "lmdb": "lmdb-local",
+}
+"""The profile whose numbers stand where nothing was measured and the store tells nothing."""
+OTHER_STORE = "redis-local"
 
 
 @dataclass(frozen=True)
@@ -154,8 +164,22 @@ def _store(name: str, made: RealPlan, found: Found, figures: StoreFigures) -> di
             found.lost_to_store.median,
             f"reads and writes in turn, {found.lost_to_store.words()}",
         )
-    head = {"base": STORE_BASES.get(name, "file-local"), "description": f"{name}, measured by hicache calibrate"}
-    return head | {number: _number(value, source) for number, (value, source) in numbers.items()}
+    head = {"base": STORE_BASES.get(name, OTHER_STORE), "description": f"{name}, measured by hicache calibrate"}
+    told = {number: _as(known.value, f"told: {known.source}") for number, known in figures.keeps.items()}
+    measured = {number: _number(value, source) for number, (value, source) in numbers.items()}
+    return {**head, "backend": _as(name, "SGLang's name"), **_ANSWERS, **told, **measured}
+
+
+def _as(value: float | str, source: str) -> dict[str, Any]:
+    """As a file has it: JSON knows no number without end."""
+    return {"value": "inf" if value == math.inf else value, "source": source}
+
+
+_ANSWERS = {
+    "objects": _as("page", "measured a page, whatever it is made of"),
+    "partial_get": _as("per_page", "the client's leading pages are good"),
+    "partial_set": _as("per_page", "the client's leading pages are stored"),
+}
 
 
 def _calls(prices: Mapping[str, float]) -> float:

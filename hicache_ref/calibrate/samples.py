@@ -19,6 +19,7 @@ LEAST_ROUNDS = 3
 MOST_ROUNDS = 200
 
 _K = TypeVar("_K", bound=Hashable)
+_T = TypeVar("_T")
 
 
 class Spread(NamedTuple):
@@ -50,15 +51,15 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - began_s
 
 
-def rounds(ways: Mapping[_K, Callable[[], float]], budget_s: float, warm: bool = True) -> dict[_K, list[float]]:
+def rounds(ways: Mapping[_K, Callable[[], _T]], budget_s: float, warm: bool = True) -> dict[_K, list[_T]]:
     """What each way returned, round after round, for about `budget_s`. warm: a first round does not count."""
     end_s = time.monotonic() + budget_s
-    found: dict[_K, list[float]] = {name: [] for name in ways}
+    found: dict[_K, list[_T]] = {name: [] for name in ways}
     for at in range(-1 if warm else 0, MOST_ROUNDS):
         if at >= LEAST_ROUNDS and time.monotonic() > end_s:
             break
         for name in random.Random(at).sample(list(ways), len(ways)):
-            taken_s = ways[name]()
+            result = ways[name]()
             if at >= 0:
-                found[name].append(taken_s)
+                found[name].append(result)
     return found

@@ -3,17 +3,20 @@
 Rules of this file
 - Operations go through the workers, as those of the plane do, with host pages of the configuration's layout. Each
   begins after a short pause: threads have to wake up first, as they have in service.
-- Every page is written once and read while it is fresh: a local store answers from memory, as it does in a run that
-  has just filled it. What its disk adds when memory is short is not measured.
+- Every page is written once, read while it is fresh, and forgotten: a local store answers from memory, as it does in a
+  run that has just filled it. What its disk adds when memory is short is not measured.
+- Pages of each size have a client of their own, since some stores hold pages of one size only.
 - Prices are those of `hicache_sim.plane.StoreClient.latency_s`: a batch, an object of it, a byte.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
@@ -25,7 +28,8 @@ import torch
 from ..config.layouts import KvGeometry, Layout
 from ..control.types import Completion, Op, OpKind, Report
 from ..data.pools import HostPool
-from ..data.storage.client import StorageClient
+from ..data.storage.client import StorageClient, StoreFailed
+from ..data.storage.keeping import Keeping
 from ..data.workers import StorageWorkers
 from .fit import Fit, fit
 from .rig import Pages
@@ -35,6 +39,8 @@ BATCH = 128
 COUNTS = (1, 8, 32, BATCH)
 TIMES_LARGER = (1, 4, 16)
 MOST_PAGE_BYTES = 4 << 20
+OF_CAPACITY = 0.4
+"""The most that one batch takes of what the store keeps."""
 TAIL_CALLS, TAIL_PAGES = 300, 8
 PAUSE_S = 0.003
 TIMEOUT_S = 60.0
@@ -44,7 +50,7 @@ TIMEOUT_S = 60.0
 class StoreFigures:
     """probe: of 128 names. read, write: prices. tail: p99 over p50 of small reads.
 
-    side_by_side: throughput of two readers over that of one.
+    side_by_side: throughput of two readers over that of one. keeps: what it says of itself.
     """
 
     probe: Spread
@@ -54,6 +60,7 @@ class StoreFigures:
     write_bytes_per_s: float
     tail: float
     side_by_side: float
+    keeps: Keeping
 
 
 class _Workers:
@@ -78,78 +85,102 @@ class _Workers:
         return taken_s
 
 
-class StoreBench:
-    """Operations on one client. The workers are left as they are: the client is its maker's to close."""
+class _Shelf:
+    """Pages of one size: a client of the store, host pages, and the workers between them."""
 
-    def __init__(self, client: StorageClient, layout: Layout, geometry: KvGeometry, dtype: torch.dtype) -> None:
-        self._client = client
-        self._sizes = [
-            shape
-            for larger in TIMES_LARGER
-            if (shape := replace(geometry, page_size=geometry.page_size * larger)).page_bytes <= MOST_PAGE_BYTES
+    def __init__(self, client: StorageClient, host: HostPool) -> None:
+        self.client, self.host = client, host
+        self.workers = _Workers(client, host)
+
+    @property
+    def page_bytes(self) -> int:
+        return self.host.page_bytes
+
+    def forget(self) -> None:
+        """So that the store never holds much. Some cannot: they forget by themselves."""
+        with suppress(StoreFailed):
+            self.client.clear()
+
+
+class StoreBench:
+    """Operations on one store. `open`: a client for pages of a shape, which is this bench's to close."""
+
+    def __init__(
+        self, open: Callable[[KvGeometry], StorageClient], layout: Layout, geometry: KvGeometry, dtype: torch.dtype
+    ) -> None:
+        shapes = [replace(geometry, page_size=geometry.page_size * larger) for larger in TIMES_LARGER]
+        self._shelves = [
+            _Shelf(open(shape), HostPool(layout, shape, 2 * BATCH, dtype))
+            for shape in shapes
+            if shape.page_bytes <= MOST_PAGE_BYTES or shape is shapes[0]
         ]
-        self._hosts = {shape.page_bytes: HostPool(layout, shape, 2 * BATCH, dtype) for shape in self._sizes}
-        self._workers = {size: _Workers(client, host) for size, host in self._hosts.items()}
+        self._usual = self._shelves[0]
         self._numbers = itertools.count()
 
+    def close(self) -> None:
+        for shelf in self._shelves:
+            shelf.forget()
+            shelf.client.close()
+
     def measure(self, budget_s: float) -> StoreFigures:
-        keys = [(size, count) for size in self._hosts for count in COUNTS]
-        written = {key: self._fresh(key) for key in keys}
-        ways: dict[tuple[str, int, int], Callable[[], float]] = {}
-        for size, count in keys:
-            ways["write", size, count] = partial(self._put, size, count, written)
-            ways["read", size, count] = partial(self._get, size, count, written)
-        times = {key: spread(taken) for key, taken in rounds(ways, 0.6 * budget_s).items()}
-        fits = {call: self._fit(call, times) for call in ("read", "write")}
-        host = self._hosts[self._sizes[0].page_bytes]
-        probe = rounds({"probe": partial(self._probe, host.page_bytes, written)}, 0.1 * budget_s)["probe"]
-        largest = max(size for size in self._hosts)
-        speed = {call: largest * BATCH / times[call, largest, BATCH].median for call in ("read", "write")}
-        self._client.clear()
+        keeps = self._usual.client.keeps(self._usual.page_bytes)
+        room_bytes = OF_CAPACITY * float(keeps["capacity_bytes"].value) if "capacity_bytes" in keeps else math.inf
+        turns = {
+            (shelf.page_bytes, count): partial(self._turn, shelf, count)
+            for shelf in self._shelves
+            for count in COUNTS
+            if shelf.page_bytes * count <= room_bytes
+        }
+        if not turns:
+            raise ValueError(f"a page of {self._usual.page_bytes} bytes does not fit into {room_bytes:.0f}")
+        times = rounds(turns, 0.6 * budget_s)
+        writes = {key: spread([written for written, _ in taken]) for key, taken in times.items()}
+        reads = {key: spread([read for _, read in taken]) for key, taken in times.items()}
         return StoreFigures(
-            spread(probe), fits["read"], fits["write"], speed["read"], speed["write"], self._tail(), self._two()
+            spread(self._probes(0.1 * budget_s)),
+            _fit(reads),
+            _fit(writes),
+            _most(reads),
+            _most(writes),
+            self._tail(),
+            self._two(),
+            keeps,
         )
 
-    def _fit(self, call: str, times: dict[tuple[str, int, int], Spread]) -> Fit:
-        chosen = {key: time for key, time in times.items() if key[0] == call}
-        terms = [{"batch": 1, "object": count, "byte": size * count} for _, size, count in chosen]
-        return fit(terms, [time.median for time in chosen.values()])
-
-    def _fresh(self, key: tuple[int, int]) -> list[str]:
-        """Names nobody has used, already stored."""
-        size, count = key
-        names = self._names(count)
-        self._client.put(names, self._hosts[size], np.arange(count))
-        return names
+    def _turn(self, shelf: _Shelf, count: int) -> tuple[float, float]:
+        """Seconds of writing pages that nobody has written before, and of reading them."""
+        names, pages = self._names(count), np.arange(count)
+        written_s = shelf.workers.seconds(OpKind.STORE, names, pages)
+        read_s = shelf.workers.seconds(OpKind.FETCH, names, pages + BATCH)
+        shelf.forget()
+        return written_s, read_s
 
     def _names(self, count: int) -> list[str]:
         return [sha256(str(next(self._numbers)).encode()).hexdigest() for _ in range(count)]
 
-    def _put(self, size: int, count: int, written: dict[tuple[int, int], list[str]]) -> float:
-        written[size, count] = names = self._names(count)
-        return self._workers[size].seconds(OpKind.STORE, names, np.arange(count))
+    def _fresh(self, count: int) -> list[str]:
+        """Names of usual pages that are stored."""
+        names = self._names(count)
+        self._usual.client.put(names, self._usual.host, np.arange(count))
+        return names
 
-    def _get(self, size: int, count: int, written: dict[tuple[int, int], list[str]]) -> float:
-        return self._workers[size].seconds(OpKind.FETCH, written[size, count], np.arange(count, 2 * count))
-
-    def _probe(self, size: int, written: dict[tuple[int, int], list[str]]) -> float:
-        return self._workers[size].seconds(OpKind.PROBE, written[size, BATCH])
+    def _probes(self, budget_s: float) -> list[float]:
+        names = self._fresh(BATCH)
+        return rounds({"probe": lambda: self._usual.workers.seconds(OpKind.PROBE, names)}, budget_s)["probe"]
 
     def _tail(self) -> float:
         """Of reads of a few pages, one after the other."""
-        size = self._sizes[0].page_bytes
-        written = {(size, TAIL_PAGES): self._fresh((size, TAIL_PAGES))}
-        times = [self._get(size, TAIL_PAGES, written) for _ in range(TAIL_CALLS)]
+        names, pages = self._fresh(TAIL_PAGES), np.arange(TAIL_PAGES)
+        times = [self._usual.workers.seconds(OpKind.FETCH, names, pages) for _ in range(TAIL_CALLS)]
         p50, p99 = np.percentile(times, (50, 99))
         return max(1.0, float(p99 / p50))
 
     def _two(self) -> float:
         """Throughput of two readers of whole batches, over that of one. Straight from the client."""
-        host = self._hosts[self._sizes[0].page_bytes]
-        names = self._fresh((host.page_bytes, BATCH))
+        client, host, names = self._usual.client, self._usual.host, self._fresh(BATCH)
 
         def read() -> int:
-            return self._client.get(names, host, np.arange(BATCH, 2 * BATCH))
+            return client.get(names, host, np.arange(BATCH, 2 * BATCH))
 
         with ThreadPoolExecutor(2) as pool:
             ways = {
@@ -158,3 +189,18 @@ class StoreBench:
             }
             times = {name: spread(taken).median for name, taken in rounds(ways, 0.5).items()}
         return 2 * times["one"] / times["two"]
+
+
+_Times = dict[tuple[int, int], Spread]
+"""Seconds by (bytes of a page, pages of a batch)."""
+
+
+def _fit(times: _Times) -> Fit:
+    terms = [{"batch": 1, "object": count, "byte": size * count} for size, count in times]
+    return fit(terms, [time.median for time in times.values()])
+
+
+def _most(times: _Times) -> float:
+    """Bytes a second of the batch with most bytes."""
+    size, count = max(times, key=lambda key: key[0] * key[1])
+    return size * count / times[size, count].median

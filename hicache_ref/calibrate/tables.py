@@ -14,7 +14,7 @@ def show(found: Mapping[str, Any], console: Console) -> None:
     console.print(", ".join(found["about"][name] for name in ("machine", "device", "versions")))
     table = Table("number", "value", "how", title=None, box=None, pad_edge=False)
     for name, number in _numbers(found):
-        table.add_row(name, _text(name, number["value"]), number["source"].removeprefix("measured: "))
+        table.add_row(name, _text(name, number["value"]), _how(number["source"]))
     console.print(table)
     woken = found["compute"]["wake"]
     console.print(
@@ -51,12 +51,18 @@ def _numbers(found: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     ]
 
 
-def _text(name: str, value: float) -> str:
+def _text(name: str, value: float | str) -> str:
+    if isinstance(value, str):
+        return value
     if name.endswith("bytes_per_s"):
         return f"{value / 1e9:.2f} GB/s"
     if name.endswith("bytes"):
         return f"{value / 2**30:.1f} GiB"
     return _us(value) if name.endswith("_s") else f"{value:.3g}"
+
+
+def _how(source: str) -> str:
+    return source.removeprefix("measured: ").removeprefix("told: ")
 
 
 def _us(seconds: float) -> str:

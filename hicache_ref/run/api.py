@@ -11,7 +11,7 @@ import itertools
 import platform
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,12 @@ from ..config.server_args import ServerArgs
 from ..control.active import Active
 from ..control.cache import HiCache
 from ..control.log import EventLog, Fingerprint
-from ..data.storage.client import StorageClient
+from ..data.storage.client import StorageClient, StoreFailed
 from ..ranks.figures import figures, share_links, together
 from ..ranks.processes import Ranks
 from ..ranks.seats import ALONE, Place, Seat
 from .clock import WallClock
-from .driver import RealRun
+from .driver import RealRun, RunFailed
 from .rows import Listener, rows_of
 from .setup import Machine, RealConfig, RealPlan, make_machine, plan
 from .store_watch import OpWatch, StoreWatch
@@ -124,6 +124,22 @@ def _lead(follow: Follow, options: Options) -> Iterator[Seat]:
         yield seat
 
 
+@contextmanager
+def _emptied(machine: Machine) -> Iterator[None]:
+    """The store, before the run and after it, if it is to be fresh. RunFailed: it cannot be."""
+    client = machine.client if machine.plan.config.fresh_store else None
+    if client is None:
+        yield
+        return
+    try:
+        client.clear()
+    except StoreFailed as error:
+        raise RunFailed(f"--fresh-store: {error}") from None
+    yield
+    with suppress(StoreFailed):  # what is left is found by the next fresh run only, which removes it
+        client.clear()
+
+
 @dataclass(frozen=True)
 class Follow:
     """The run as every rank but 0 does it: without output. Can be pickled if the workload can."""
@@ -165,7 +181,7 @@ class _Run:
         make_rows = rows_of(texts, made.page_tokens, options.listener)
         slices = MOST_SLICES if self._folder is not None else 0
         clock, seat = WallClock(), self._seat
-        with make_machine(made, make_rows, slices, clock.now_s, options.client, seat) as machine:
+        with make_machine(made, make_rows, slices, clock.now_s, options.client, seat) as machine, _emptied(machine):
             with seat.sit(machine.plane, clock, self._fingerprint) as place:
                 loop, recorder = self._loop(machine, place, texts)
                 place.start()

@@ -18,6 +18,11 @@ from ..config.sizing import GIB
 @workload_options
 @engine_options
 @real_options
+@click.option(
+    "--fresh-store",
+    is_flag=True,
+    help="Keep pages in a part of the store of their own, empty at the start and the end.",
+)
 @server_flags
 def run(workload: str, launch_line: tuple[str, ...], **options: Any) -> None:
     """Run WORKLOAD on real memory: pools, copies, a store and a model that computes every token.
@@ -77,6 +82,7 @@ def real_config(launch_line: tuple[str, ...], options: dict[str, Any]) -> tuple[
         model_scale=options["model_scale"],
         dtype=options["dtype"],
         threads=options["threads"],
+        fresh_store=options.get("fresh_store", False),
         exact=options["exact"],
         poison=options["poison"],
         device_memory_bytes=int(options["device_memory"] * GIB),

@@ -48,6 +48,8 @@ DEFAULT_PARAMETERS = 1_000_000
 CPU_L1_BYTES = 1 << 30
 """L1 on a CPU, where nothing says how much of the memory it may take."""
 TILE_TOKENS = 16
+FRESH = "fresh"
+"""The tag of pages that nobody else shall find, or lose."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class RealConfig:
     host_reserve_bytes: int = HOST_RESERVE_BYTES
     store_timeout_s: float = 30.0
     """The longest a call to the store may take."""
+    fresh_store: bool = False
+    """Pages are kept in a part of the store of their own, empty at the start and at the end."""
     threads: int | None = None
     """That compute on a CPU; None: torch's own choice."""
     seed: int = 0
@@ -255,7 +259,10 @@ def _client(made: RealPlan, rank: int) -> StorageClient | None:
     storage = made.resolved.storage
     if storage is None or not made.resolved.l2_pages:
         return None
-    return make_client(storage.backend, identity(made, rank), storage.rest)
+    settings = dict(storage.rest)
+    if made.config.fresh_store:
+        settings["extra_backend_tag"] = "-".join([*filter(None, [settings.get("extra_backend_tag")]), FRESH])
+    return make_client(storage.backend, identity(made, rank), settings)
 
 
 def _pools(made: RealPlan) -> tuple[DevicePool, HostPool | None, Copier | None]:

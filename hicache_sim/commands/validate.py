@@ -56,6 +56,9 @@ CALIBRATED = frozenset(("profile", "rules", "seed", *_REAL, *(flag.field for fla
     "--tolerance-hits", type=float, default=0.5, show_default=True, metavar="POINTS", help="Of each level's hit rate."
 )
 @click.option(
+    "--tolerance-bytes", type=float, default=2.0, show_default=True, metavar="%", help="Of those between two levels."
+)
+@click.option(
     "--tolerance-ttft", type=float, default=10.0, show_default=True, metavar="%", help="Of mean and median TTFT."
 )
 @click.option("--tolerance-tpot", type=float, metavar="%", help="Of mean and median time per token; else none.")

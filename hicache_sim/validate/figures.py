@@ -68,10 +68,10 @@ FIGURES: tuple[Figure, ...] = (
     Figure("hits", "L3", ("hit_rates", "storage"), POINTS, "hits"),
     Figure("hits", "all levels", ("hit_rates", "total"), POINTS, "hits"),
     *_latencies(),
-    Figure("bytes", "L1 to L2", ("levels", "L2", "written_bytes"), MEGABYTES),
-    Figure("bytes", "L2 to L1", ("levels", "L2", "read_bytes"), MEGABYTES),
-    Figure("bytes", "L2 to L3", ("levels", "L3", "written_bytes"), MEGABYTES),
-    Figure("bytes", "L3 to L2", ("levels", "L3", "read_bytes"), MEGABYTES),
+    Figure("bytes", "L1 to L2", ("levels", "L2", "written_bytes"), MEGABYTES, "bytes"),
+    Figure("bytes", "L2 to L1", ("levels", "L2", "read_bytes"), MEGABYTES, "bytes"),
+    Figure("bytes", "L2 to L3", ("levels", "L3", "written_bytes"), MEGABYTES, "bytes"),
+    Figure("bytes", "L3 to L2", ("levels", "L3", "read_bytes"), MEGABYTES, "bytes"),
     Figure("prefetch", "issued", ("prefetch", "issued"), COUNT),
     *(
         Figure("prefetch", name, ("prefetch", f"{name}_tokens"), TOKENS)
@@ -84,6 +84,7 @@ FIGURES: tuple[Figure, ...] = (
 
 TOLERANCES: dict[str, str] = {
     "hits": "points of the hit rate of each level",
+    "bytes": "% of the bytes moved between two levels",
     "ttft": "% of mean and median TTFT",
     "tpot": "% of mean and median time per token",
     "e2e": "% of mean and median end-to-end time",

@@ -13,10 +13,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 
@@ -36,11 +35,9 @@ class RealRun:
 
 def run(words: Sequence[str], folder: Path, python: str = sys.executable) -> RealRun:
     """`hicache run` with these words. RunError: it failed."""
-    with TemporaryDirectory(prefix="hicache-store-") as store:
-        environ = {name: make(store) for name, make in FRESH.items()}
-        began_s, busy_s = time.monotonic(), _busy_s()
-        own_s = hicache("run", _before_launch_line(words, ["--out", str(folder)]), environ, python)
-        seconds = time.monotonic() - began_s
+    began_s, busy_s = time.monotonic(), _busy_s()
+    own_s = hicache("run", _before_launch_line(words, ["--fresh-store", "--out", str(folder)]), python)
+    seconds = time.monotonic() - began_s
     after_s = _busy_s()
     elsewhere = None if busy_s is None or after_s is None else max(0.0, after_s - busy_s - own_s) / seconds
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
@@ -49,15 +46,14 @@ def run(words: Sequence[str], folder: Path, python: str = sys.executable) -> Rea
 
 def calibrate(words: Sequence[str], file: Path, seconds: float) -> Any:
     """The content of the file that `hicache calibrate` writes. RunError: it failed."""
-    hicache("calibrate", ["--out", str(file), "--seconds", str(seconds), *words], {})
+    hicache("calibrate", ["--out", str(file), "--seconds", str(seconds), *words])
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-def hicache(command: str, words: Sequence[str], environ: Mapping[str, str], python: str = sys.executable) -> float:
+def hicache(command: str, words: Sequence[str], python: str = sys.executable) -> float:
     """Run a command of ours; the CPU seconds that it took. RunError: it failed."""
     argv = [python, "-m", "hicache_sim.cli", command, *words]
-    settings = {**os.environ, **environ}
-    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=settings, text=True)
+    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     said = process.stderr.read()
     _, status, usage = os.wait4(process.pid, 0)
@@ -67,10 +63,6 @@ def hicache(command: str, words: Sequence[str], environ: Mapping[str, str], pyth
         last = said.strip().splitlines()[-1:] or ["no word"]
         raise RunError(f"hicache {command} ended with {process.returncode}: {last[0]}")
     return usage.ru_utime + usage.ru_stime
-
-
-FRESH: dict[str, Callable[[str], str]] = {"SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": lambda folder: folder}
-"""Environment that empties a store: for each variable, its value from a new folder."""
 
 
 def _before_launch_line(words: Sequence[str], more: Sequence[str]) -> list[str]:

@@ -57,9 +57,12 @@ def numbers(part: Any) -> list[dict[str, Any]]:
 def test_it_says_where_when_and_how(file):
     found = content(file)
     assert {"date", "machine", "versions", "command", "load averages", "threads", "device"} <= found["about"].keys()
-    measured = [*numbers(found["hardware"]), *numbers(found["compute"]), *numbers(found["stores"]["file"])]
-    assert len(measured) > 12
+    measured = [*numbers(found["hardware"]), *numbers(found["compute"])]
     assert all(each["source"].startswith("measured: ") and each["value"] >= 0 for each in measured)
+    store = found["stores"]["file"]
+    assert store["eviction"]["value"] == "none" and store["capacity_bytes"]["source"].endswith("free on its disk")
+    measured += [each for each in numbers(store) if each["source"].startswith("measured: ")]
+    assert len(measured) > 16
 
 
 def test_every_operator_of_this_attention_is_in_it(file):

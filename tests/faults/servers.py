@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,10 +121,14 @@ class Mooncake:
         self.kill_owner()
         self.kill_master()
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Of a client, as its extra config has them."""
+        return extra_config(self.master) | {"master_metrics_port": self._metrics_port}
+
     def client(self, identity: StorageIdentity) -> StorageClient:
         try:
-            extra = extra_config(self.master) | {"master_metrics_port": self._metrics_port}
-            return make_client("mooncake", identity, extra, {})
+            return make_client("mooncake", identity, self.settings, {})
         except StorageError as error:
             if "apt-get" not in str(error):
                 raise
