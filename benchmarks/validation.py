@@ -9,36 +9,80 @@ Rules of this file
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .machine import load
 from .measure import ROOT, Row, Table, text
 from .report import bullets
 
 WORK = ROOT / "out" / "validation"
-FLAGS = "--page-size 16 --max-total-tokens 3000 --hicache-storage-backend file"
+FLAGS = "--page-size 16 --max-total-tokens 3000"
+CHAT = (
+    "chat --set count=20 --set rate_per_s=0.8 --set system_prompts=6 --set system_tokens=400 --set first_tokens=200 "
+    "--set next_tokens=80 --set answer_tokens=24 --set think_s=2.5 --set sigma=0.6 "
+    f"{FLAGS} --hicache-ratio 1.5 --hicache-storage-prefetch-policy wait_complete"
+)
+AGENTS = (
+    "agents --set count=10 --set rate_per_s=0.4 --set system_tokens=600 --set sub_system_tokens=400 --set steps=6 "
+    "--set task_tokens=150 --set result_tokens=100 --set answer_tokens=20 --set tool_s=3 "
+    f"{FLAGS} --hicache-ratio 1.2 --hicache-mem-layout page_first --hicache-storage-prefetch-policy timeout"
+)
+"""Words of `hicache run`: prompts that a CPU can serve, on levels so small that all three are used."""
+Settings = dict[str, Any]
+
+
+@contextmanager
+def of_its_own(folder: Path) -> Iterator[Settings]:
+    """A store without settings."""
+    yield {}
+
+
+@contextmanager
+def small_map(folder: Path) -> Iterator[Settings]:
+    """LMDB that holds less than is written, so that pages go."""
+    yield {"path": str(folder.relative_to(ROOT) / "map"), "max_size": 6 << 20}
+
+
+@contextmanager
+def cluster(folder: Path) -> Iterator[Settings]:
+    """A Mooncake master, and a process that lends less than is written."""
+    servers = importlib.import_module("tests.faults.servers")
+    with servers.Mooncake(folder, segment_bytes=16 << 20) as found:
+        yield found.settings
+
+
+class Case(NamedTuple):
+    """words: of `hicache run`. running: what holds the settings of the store, as long as it runs."""
+
+    words: str
+    backend: str
+    running: Callable[[Path], AbstractContextManager[Settings]] = of_its_own
+
+
 CASES = {
-    "chat": "chat --set count=20 --set rate_per_s=0.8 --set system_prompts=6 --set system_tokens=400 "
-    "--set first_tokens=200 --set next_tokens=80 --set answer_tokens=24 --set think_s=4 --set sigma=0.6 "
-    f"{FLAGS} --hicache-ratio 1.5 --hicache-storage-prefetch-policy wait_complete",
-    "agents": "agents --set count=10 --set rate_per_s=0.4 --set system_tokens=600 --set sub_system_tokens=400 "
-    "--set steps=6 --set task_tokens=150 --set result_tokens=100 --set answer_tokens=20 --set tool_s=3 "
-    f"{FLAGS} --hicache-ratio 1.2 --hicache-mem-layout page_first --hicache-storage-prefetch-policy timeout",
+    "chat": Case(CHAT, "file"),
+    "agents": Case(AGENTS, "file"),
+    "lmdb": Case(CHAT, "lmdb", small_map),
+    "mooncake": Case(f"{CHAT} --hicache-mem-layout page_first", "mooncake", cluster),
 }
-"""Words of `hicache run`, by name: prompts that a CPU can serve, on levels so small that all three are used."""
 SECONDS = 20.0
 """Of a calibration, about."""
 KEPT = ("calibration.json", "validation.json", "validation.md", "validation.html")
 FIGURES = ("ttft.png", "hit-rates.png", "misses.png")
-SHOWN = ("hits", "TTFT")
+SHOWN = ("hits", "TTFT", "bytes")
 """Groups of figures that the index repeats."""
+UNITS = {"hits": (100, " points"), "TTFT": (1000, " %"), "bytes": (1e-6, " %")}
+"""What a figure is multiplied by, and what its difference is in."""
 
 
 def hicache(*words: str) -> int:
@@ -49,17 +93,22 @@ def hicache(*words: str) -> int:
 
 def run(case: str, seconds: float) -> None:
     """Real and simulated. RuntimeError: there is no verdict, whichever."""
+    words, backend, running = CASES[case]
     shutil.rmtree(WORK / case, ignore_errors=True)
-    words = [*CASES[case].split(), "--calibrate", str(seconds), "--out", str((WORK / case).relative_to(ROOT))]
-    if hicache("validate", *words) not in (0, 1):
-        raise RuntimeError(f"no validation of {case}")
+    (WORK / case).mkdir(parents=True)
+    with running(WORK / case) as settings:
+        store = ["--hicache-storage-backend", backend]
+        store += ["--hicache-storage-backend-extra-config", json.dumps(settings)] if settings else []
+        how = ["--calibrate", str(seconds), "--out", str((WORK / case).relative_to(ROOT))]
+        if hicache("validate", *words.split(), *store, *how) not in (0, 1):
+            raise RuntimeError(f"no validation of {case}")
 
 
-def collect(folder: Path, loads: str) -> None:
+def collect(folder: Path, loads: str, cases: Sequence[str]) -> None:
     """What was found, from the work folder to the report's, with an index."""
     folder.mkdir(parents=True, exist_ok=True)
     verdicts: dict[str, Any] = {}
-    for case in CASES:
+    for case in cases:
         source, target = WORK / case, folder / case
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir()
@@ -79,7 +128,8 @@ def index(verdicts: dict[str, Any], loads: str) -> str:
         "Made by `python -m benchmarks.validation` (`make validation`): three real runs of each case, each with an "
         "empty store, the machine calibrated before each of them, beside one simulated run on the median of the "
         "calibrations. The simulated figure is compared with the median of the real ones; allowed is the tolerance "
-        "(0.5 points of hits, 10 % of TTFT), or how far the real runs lie from their own median if that is more.",
+        "(0.5 points of hits, 2 % of bytes, 10 % of TTFT), or how far the real runs lie from their own median if that "
+        "is more. `lmdb` and `mooncake` hold less than is written, so that pages go from the store as well.",
         bullets({**about, "load averages of the runs": loads}),
     ]
     for case, found in verdicts.items():
@@ -89,7 +139,7 @@ def index(verdicts: dict[str, Any], loads: str) -> str:
             f"## {case}: {'within' if found['passes'] else 'not all within'} its tolerances",
             f"```\nOMP_NUM_THREADS=1 {line}\n```",
             *([f"Others kept {busy:.2f} of the machine's processors busy meanwhile (median)."] if busy else []),
-            "Hits in %, times in ms.",
+            "Hits in %, times in ms, bytes in MB.",
             text(Table(case, case, [_row(each) for each in found["figures"] if each["group"] in SHOWN])),
             f"[All figures]({case}/validation.md), [the page with both curves]({case}/validation.html)",
             f"![Time to first token]({case}/ttft.png)",
@@ -98,7 +148,7 @@ def index(verdicts: dict[str, Any], loads: str) -> str:
 
 
 def _row(each: dict[str, Any]) -> Row:
-    factor, change = (1000, " %") if each["relative"] else (100, " points")
+    factor, change = UNITS[each["group"]]
     allowed = each["allowed"]
     limit = None if allowed is None else f"{max(allowed, each['spread']) * 100:.2f}{change}"
     return {
@@ -117,12 +167,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.validation", description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "reports" / "validation", metavar="FOLDER")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of a calibration")
+    parser.add_argument("cases", nargs="*", choices=[*CASES, []], metavar="CASE", help=f"of {', '.join(CASES)}; or all")
     arguments = parser.parse_args()
-    WORK.mkdir(parents=True, exist_ok=True)
+    cases = arguments.cases or list(CASES)
     before = load()
-    for case in CASES:
+    for case in cases:
         run(case, arguments.seconds)
-    collect(arguments.out, f"{before} before; {load()} after")
+    collect(arguments.out, f"{before} before; {load()} after", cases)
     print(f"written to {arguments.out}: {shlex.quote(str(arguments.out / 'README.md'))}")
 
 

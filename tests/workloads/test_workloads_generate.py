@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import tracemalloc
+from dataclasses import fields
 from itertools import islice, pairwise
 
 import pytest
@@ -219,6 +220,14 @@ def test_unknown_names_and_parameters_list_the_known():
 def test_bad_values(parameters, said):
     with pytest.raises(TraceError, match=said):
         generator("chat", **parameters)
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_every_number_that_need_not_be_whole_takes_a_fraction(name):
+    """Also where the default happens to be whole."""
+    for field in fields(GENERATORS[name]):
+        if field.type == "float" and getattr(GENERATORS[name], field.name) >= 1:
+            assert getattr(generator(name, **{field.name: "2.5"}), field.name) == 2.5
 
 
 def test_texts_become_numbers():

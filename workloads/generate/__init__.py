@@ -7,7 +7,7 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -52,8 +52,10 @@ def generator(name: str, **parameters: Any) -> Workload:
     """
     prototype = known(GENERATORS, "generator", name)
     defaults = parameters_of(name)
+    declared = {field.name: str(field.type) for field in fields(prototype)}  # type: ignore[arg-type]
     values = {
-        key: _as_type_of(known(defaults, f"parameter of {name}", key), key, value) for key, value in parameters.items()
+        key: _read(known(defaults, f"parameter of {name}", key), declared[key], key, value)
+        for key, value in parameters.items()
     }
     return replace(prototype, **values)  # type: ignore[type-var]
 
@@ -67,11 +69,23 @@ def parameters_of(name: str) -> Mapping[str, Any]:
 TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
-def _as_type_of(default: Any, key: str, value: Any) -> Any:
-    kind = type(default)
+def _number(text: str) -> float:
+    """A whole one where it is written so, as defaults are."""
+    return int(text) if text.isdecimal() else float(text)
+
+
+READERS: dict[str, Callable[[str], Any]] = {
+    "bool": lambda text: known(TRUTH, "truth value", text.lower()),
+    "int": int,
+    "float": _number,
+}
+"""By the declared type of a parameter."""
+
+
+def _read(default: Any, declared: str, key: str, value: Any) -> Any:
     text = str(value)
     try:
-        return known(TRUTH, f"value of {key}", text.lower()) if kind is bool else kind(text)
+        return READERS[declared](text)
     except ValueError as error:
         raise TraceError(f"{key} is {text!r:.40}", do=f"give a value like {default!r}") from error
 

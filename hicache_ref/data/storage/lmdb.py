@@ -99,9 +99,9 @@ class LmdbClient:
 
     def get(self, names: Sequence[str], host: PageMemory, slots: Slots) -> int:
         good, bad = 0, None
+        keys = list(map(self._key, names))
         with self._read() as txn:
-            for name, page in zip(names, slots.tolist(), strict=True):
-                key = self._key(name)
+            for name, key, page in zip(names, keys, slots.tolist(), strict=True):
                 facts = txn.get(key + _FACTS_OF)
                 if facts is None:
                     self._counts.add("missed_pages")
@@ -109,8 +109,8 @@ class LmdbClient:
                 if not self._copy(txn, name, key, facts, host, page):
                     bad = key
                     break
-                self._environment.used(key)
                 good += 1
+        self._environment.used(keys[:good])
         self._counts.add("read_pages", good)
         if bad is not None:
             self._counts.add("bad_pages")
@@ -141,7 +141,7 @@ class LmdbClient:
         return self._counts.snapshot()
 
     def keeps(self, page_bytes: int) -> Keeping:
-        return self._environment.keeps(page_bytes, len(self._part_numbers))
+        return self._environment.keeps(page_bytes)
 
     def close(self) -> None:
         self._gate.close()
@@ -162,7 +162,7 @@ class LmdbClient:
         """A page's components into host memory; whether they are what `facts` say."""
         _, page_bytes, seal = _FACTS.unpack(facts)
         parts = [txn.get(key + part, _NOTHING) for part in self._part_numbers]
-        if not sum(part.nbytes for part in parts) == page_bytes == host.page_bytes:
+        if not sum([part.nbytes for part in parts]) == page_bytes == host.page_bytes:
             return False
         running = self._sealer.begin(name)
         pour(parts, host.page_memory(page), running.update)
@@ -174,11 +174,10 @@ class LmdbClient:
         with suppress(lmdb.MapFullError), self._environment.begin(write=True) as txn:
             turn = self._environment.take_turn(txn, [key for _, key, _ in pages])
             for name, key, page in pages:
-                running = self._sealer.begin(name)
-                for number, part in zip(numbers, components(host, page, len(numbers)), strict=True):
-                    running.update(part)
+                parts = components(host, page, len(numbers))
+                for number, part in zip(numbers, parts, strict=True):
                     txn.put(key + number, part)
-                txn.put(key + _FACTS_OF, _FACTS.pack(turn, host.page_bytes, running.seal()))
+                txn.put(key + _FACTS_OF, _FACTS.pack(turn, host.page_bytes, self._sealer.seal(name, parts)))
             return len(pages)
         return 0
 
@@ -248,9 +247,9 @@ class _Environment:
         self._env.close()
         os.close(self._file)
 
-    def used(self, key: bytes) -> None:
-        """The page was read."""
-        self._read.add(key)
+    def used(self, keys: list[bytes]) -> None:
+        """These pages were read."""
+        self._read.update(keys)
 
     def take_turn(self, txn: Any, keys: list[bytes]) -> int:
         """The last turn, for a batch of these pages."""
@@ -262,26 +261,29 @@ class _Environment:
 
     def make_room(self, pages: int, page_bytes: int) -> int:
         """Let pages go until so many more have room. How many have: fewer where the disk is full, or nothing can go."""
-        # A component starts on a page of LMDB's own, behind its header.
-        each = page_bytes + 4 * self._psize
+        each = self._held_bytes(page_bytes)
         wanted = pages * each
         if self._taken_bytes() + wanted > self._max_bytes:
             self._evict(self._taken_bytes() + wanted - int(self._max_bytes * KEPT))
         fitting = min(pages, max(0, self._max_bytes - self._taken_bytes()) // each)
         return fitting if self._on_disk(fitting * each) else 0
 
-    def keeps(self, page_bytes: int, components: int) -> Keeping:
-        # A component takes whole pages of LMDB's, behind a header in the first; keys and facts share others.
-        part_bytes = -(-(page_bytes // components + _HEADER_BYTES) // self._psize) * self._psize
-        taken_bytes = components * (part_bytes + _ENTRY_BYTES) + _ENTRY_BYTES
+    def keeps(self, page_bytes: int) -> Keeping:
+        held_bytes = self._held_bytes(page_bytes)
         return {
             "eviction": Known("second_chance", "pages go in the order they came, those read since then once later"),
             "capacity_bytes": Known(
-                float(self._max_bytes) * page_bytes / taken_bytes,
-                f"max_size {self._max_bytes}, of which a page takes {taken_bytes}",
+                float(self._max_bytes) * page_bytes / held_bytes,
+                f"max_size {self._max_bytes}, of which a page takes {held_bytes}",
             ),
             "low_watermark": Known(KEPT, "what is left when pages have had to go"),
         }
+
+    def _held_bytes(self, page_bytes: int) -> int:
+        """What a page takes: each component whole pages of LMDB's, behind a header, and keys and facts a share."""
+        parts = 2  # at most; one that is not cut takes less
+        part_bytes = -(-(page_bytes // parts + _HEADER_BYTES) // self._psize) * self._psize
+        return parts * (part_bytes + _ENTRY_BYTES) + _ENTRY_BYTES
 
     def _taken_bytes(self) -> int:
         stat = self._env.stat()
@@ -301,7 +303,7 @@ class _Environment:
                         self._read.discard(key)
                         late.append(key)
                     else:
-                        wanted_bytes -= _FACTS.unpack(facts)[1]
+                        wanted_bytes -= self._held_bytes(_FACTS.unpack(facts)[1])
                         _remove(txn, key)
                 if late:
                     self._put_off(txn, late)
