@@ -178,10 +178,10 @@ class Loop:
     def _submit(self) -> None:
         plane = self.plane
         for op in self.engine.take_ops():
-            if op.__class__ is Op:
+            if isinstance(op, Op):
                 plane.submit(op)
             else:
-                plane.cancel(op[0])
+                plane.cancel(op.op_id)
         self._set_alarm()
 
     def _after_step(self, now_s: float) -> None:
