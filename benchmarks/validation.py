@@ -42,7 +42,7 @@ CLAUDE_CODE = (
     "--hicache-ratio 3 --hicache-storage-prefetch-policy wait_complete --host-reserve 1"
 )
 """Words of `hicache run`: prompts that a CPU can serve, on levels so small that all three are used; and a shipped trace,
-whose prompts of 18,000 tokens take one of a tenth of a million parameters seconds each."""
+of whose 18,000 tokens a prompt each takes seconds even in the smallest model."""
 Settings = dict[str, Any]
 
 
