@@ -41,8 +41,8 @@ CLAUDE_CODE = (
     "claude-code --schedule closed --limit 24 --sequential --model-scale 1e5 --page-size 64 --max-total-tokens 24576 "
     "--hicache-ratio 3 --hicache-storage-prefetch-policy wait_complete --host-reserve 1"
 )
-"""Words of `hicache run`: prompts that a CPU can serve, on levels so small that all three are used; and a shipped trace,
-of whose 18,000 tokens a prompt each takes seconds even in the smallest model."""
+"""Words of `hicache run`: prompts that a CPU can serve, on levels so small that all three are used; and a shipped
+trace, whose prompts of 18,000 tokens take seconds each even in the smallest model."""
 Settings = dict[str, Any]
 
 

@@ -11,7 +11,7 @@ import itertools
 import platform
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from ..ranks.seats import ALONE, Place, Seat
 from .clock import WallClock
 from .driver import RealRun, RunFailed
 from .rows import Listener, rows_of
-from .setup import Machine, RealConfig, RealPlan, make_machine, plan
+from .setup import Machine, RealConfig, RealPlan, make_machine, plan, store_client
 from .store_watch import OpWatch, StoreWatch
 from .texts import Texts
 
@@ -125,19 +125,26 @@ def _lead(follow: Follow, options: Options) -> Iterator[Seat]:
 
 
 @contextmanager
-def _emptied(machine: Machine) -> Iterator[None]:
-    """The store, before the run and after it, if it is to be fresh. RunFailed: it cannot be."""
-    client = machine.client if machine.plan.config.fresh_store else None
-    if client is None:
+def _fresh_store(made: RealPlan, rank: int) -> Iterator[None]:
+    """The store is emptied before the run and after it, if it is to be fresh. RunFailed: it cannot be."""
+    if not made.config.fresh_store:
         yield
         return
     try:
-        client.clear()
+        _empty(made, rank)
+        yield
+        _empty(made, rank)
     except StoreFailed as error:
         raise RunFailed(f"--fresh-store: {error}") from None
-    yield
-    with suppress(StoreFailed):  # what is left is found by the next fresh run only, which removes it
-        client.clear()
+
+
+def _empty(made: RealPlan, rank: int) -> None:
+    client = store_client(made, rank)
+    if client is not None:
+        try:
+            client.clear()
+        finally:
+            client.close()
 
 
 @dataclass(frozen=True)
@@ -181,7 +188,10 @@ class _Run:
         make_rows = rows_of(texts, made.page_tokens, options.listener)
         slices = MOST_SLICES if self._folder is not None else 0
         clock, seat = WallClock(), self._seat
-        with make_machine(made, make_rows, slices, clock.now_s, options.client, seat) as machine, _emptied(machine):
+        with (
+            _fresh_store(made, seat.rank),
+            make_machine(made, make_rows, slices, clock.now_s, options.client, seat) as machine,
+        ):
             with seat.sit(machine.plane, clock, self._fingerprint) as place:
                 loop, recorder = self._loop(machine, place, texts)
                 place.start()

@@ -238,7 +238,7 @@ def make_machine(
         torch.set_num_threads(made.config.threads)
     with ExitStack() as undo:
         if client is None:
-            client = _client(made, seat.rank)
+            client = store_client(made, seat.rank)
         if client is not None:  # first of all: a store that cannot be had costs no memory
             undo.callback(client.close)
         pool, host, copier = _pools(made)
@@ -254,7 +254,7 @@ def make_machine(
     return Machine(made, runner, host, client, plane)
 
 
-def _client(made: RealPlan, rank: int) -> StorageClient | None:
+def store_client(made: RealPlan, rank: int) -> StorageClient | None:
     """The store that the flags name, if there is one."""
     storage = made.resolved.storage
     if storage is None or not made.resolved.l2_pages:

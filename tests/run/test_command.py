@@ -51,6 +51,19 @@ def test_the_summary_has_the_documented_keys(folder: Path) -> None:
     assert summary["levels"]["L3"]["read_bytes"] > 0
 
 
+def test_a_fresh_store_is_nobody_elses(folder: Path) -> None:
+    """Nothing of what others have stored is found, nor of another fresh run's; and nothing of theirs goes."""
+    store, first = folder.parent / "store", json.loads((folder.parent / "first" / "summary.json").read_text())
+    before = sorted(page.name for page in store.iterdir())
+    for _ in range(2):
+        done = invoke(f"run {WORDS} --fresh-store --json", *storage(store))
+        assert done.exit_code == 0, done.output
+        found = json.loads(done.stdout)
+        assert found["tokens"]["storage_hit"] == first["tokens"]["storage_hit"]
+        assert found["levels"]["L3"]["written_bytes"] > 0
+    assert sorted(page.name for page in store.iterdir()) == before
+
+
 def test_every_prompt_token_is_accounted_for(folder: Path) -> None:
     """L12: hits and misses of a real run add up as a simulated run's do."""
     summary = json.loads((folder / "summary.json").read_text())
