@@ -58,7 +58,7 @@ class InstantPlane:
         cache = self._cache
         while ops := cache.take_ops():
             for op in ops:
-                if op.__class__ is Op:
+                if isinstance(op, Op):
                     answer = self._answers.get(op.kind)
                     cache.on(Completion(op.id, op.pages if answer is None else answer(op.keys, self.now_s)))
 

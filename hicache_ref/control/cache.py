@@ -22,9 +22,9 @@ from .keys import ATOM_BYTES, Keyspace, common_pages
 from .ledger import Chain, Ledger, Load, Write
 from .policies import EvictionPolicy, WritePolicy
 from .rules import Rules
-from .slots import Owner, SlotPool, joined
+from .slots import Extent, Owner, SlotPool, concatenated
 from .tree import HostLock, Match, Node, RadixTree
-from .types import Cancel, Completion, Op, OpKind, Progress, Released, Report, Slots, Wait
+from .types import Cancel, Completion, Op, OpKind, Progress, Released, Report, Wait
 
 if TYPE_CHECKING:
     from .storage import StorageSide
@@ -65,6 +65,11 @@ class HiCache:
         self.rules = rules
         self.eviction = eviction
         self.write = write
+        # Read once: policies are not compiled.
+        self._rises_only = eviction.rises_only
+        self._copies_on_eviction = write.copies_on_eviction
+        self._counts_hits = write.counts_hits
+        self._exclusive = write.exclusive
         self.keys = keys
         self.tree = RadixTree(rules.split_keeps_creation, self._was_split, rules.split_refreshes_lower)
         self.l1 = SlotPool("L1", shape.l1_pages)
@@ -118,7 +123,7 @@ class HiCache:
         handler = self.ledger.open.get(event.op_id)
         if handler is None:
             raise ProtocolError(f"report on operation {event.op_id}, which is not in flight: {event}")
-        if not event.ends:
+        if isinstance(event, Progress):
             prefetch = self.ledger.fetching.get(event.op_id)
             if prefetch is None or prefetch.fetch_op != event.op_id:
                 raise ProtocolError(f"progress of operation {event.op_id}, which is no FETCH: {event}")
@@ -170,7 +175,7 @@ class HiCache:
 
     # Room on L1
 
-    def take(self, pages: int) -> Generator[Wait, None, Slots | None]:
+    def take(self, pages: int) -> Generator[Wait, None, Extent | None]:
         """`pages` device slots for a request, evicting exactly what is missing; None if that was not enough."""
         if pages > self.l1.free:
             yield from self.make_room(pages - self.l1.free)
@@ -183,7 +188,7 @@ class HiCache:
         """
         freed = 0
         pop = self.device_leaves.pop
-        copies = self.write.copies_on_eviction
+        copies = self._copies_on_eviction
         victims: list[Write] = []
         while freed < pages:
             node = pop()
@@ -271,7 +276,7 @@ class HiCache:
 
     # Room on L2
 
-    def host_slots(self, pages: int, owner: Owner, whole: bool) -> Slots | None:
+    def host_slots(self, pages: int, owner: Owner, whole: bool) -> Extent | None:
         """`pages` host slots, evicting from L2 if they are short: the whole amount, or what is missing."""
         slots = self.l2.alloc(pages, owner)
         if slots is not None or pages > self.l2.pages:
@@ -282,7 +287,7 @@ class HiCache:
     def evict_host(self, pages: int) -> int:
         """Drop leaves that are on the host only until `pages` slots are freed, or none is left; the pages freed."""
         freed = 0
-        if self.rules.reclaim_duplicates and self.write.copies_on_eviction:
+        if self.rules.reclaim_duplicates and self._copies_on_eviction:
             freed = self._reclaim_duplicates(pages)
         return freed + self._evict_host_leaves(pages - freed)
 
@@ -340,7 +345,7 @@ class HiCache:
     def _keep_one(self, node: Node) -> None:
         """Under an exclusive policy, a node that is in use on the device needs no settled host copy."""
         if (
-            self.write.exclusive
+            self._exclusive
             and node.host is not None
             and not (node.device is None or node.write or node.load or node.host_locks)
         ):
@@ -386,7 +391,7 @@ class HiCache:
         if slots is None:
             self.counters.backups_refused += 1
             return None
-        write = Write(self.ledger.new_op(), node, slots, locked)
+        write = Write(self.ledger.new_op(), node, locked)
         self.ledger.writing[write.op_id] = write
         self.ledger.open[write.op_id] = self._written
         self.tree.put_on_host(node, slots)
@@ -395,7 +400,8 @@ class HiCache:
             self.tree.lock(node)
         self.counters.backups += 1
         self.counters.backed_up += node.pages
-        self._outbox.append(Op(write.op_id, OpKind.BACKUP, node.pages, node.device, slots))
+        assert node.device is not None, "there is nothing to copy"
+        self._outbox.append(Op(write.op_id, OpKind.BACKUP, node.pages, node.device.indices, slots.indices))
         return write
 
     def _written(self, event: Completion | Progress) -> None:
@@ -405,12 +411,13 @@ class HiCache:
 
     def _reap_writes(self) -> None:
         """Acknowledge finished writes in order, up to the first unfinished one."""
-        writing = self.ledger.writing
-        while writing:
-            write = next(iter(writing.values()))
+        done = []
+        for write in self.ledger.writing.values():
             if write.done_pages is None or write.leaving is not None:
                 break
-            del writing[write.op_id]
+            done.append(write)
+        for write in done:
+            del self.ledger.writing[write.op_id]
             if write.good:
                 for node in write.fragments:
                     node.write = None
@@ -463,7 +470,7 @@ class HiCache:
         self.counters.loaded += pages
         return pages
 
-    def _queue_load(self, last: Node, slots: Slots, hold: HostLock) -> None:
+    def _queue_load(self, last: Node, slots: Extent, hold: HostLock) -> None:
         if self._queued_load is None:
             self._queued_load = Load(self.ledger.new_op())
         load = self._queued_load
@@ -472,18 +479,18 @@ class HiCache:
         while node.device is None:
             nodes.append(node)
             node = node.parent  # type: ignore[assignment]
-        sources, at = [], 0
+        pages, target = slots.pages, slots.indices
+        sources = []
         for node in reversed(nodes):
             assert node.host is not None
-            sources.append(node.host)
-            self.tree.put_on_device(node, slots[at : at + node.pages])
+            sources.append(node.host.indices)
+            self.tree.put_on_device(node, slots.cut(node.pages))
             node.load = load
-            at += node.pages
         self.tree.lock(last)
         if not self.rules.load_locks_host:
             self.release_hold(hold)
-        load.chains.append(Chain(last, sources, slots, hold if self.rules.load_locks_host else None))
-        load.pages += at
+        load.chains.append(Chain(last, sources, target, hold if self.rules.load_locks_host else None))
+        load.pages += pages
 
     def start_loading(self) -> int | None:
         """Merge what is queued into one LOAD; its operation id, None if there is nothing to load."""
@@ -492,8 +499,8 @@ class HiCache:
             return None
         self.ledger.loading[load.op_id] = load
         self.ledger.open[load.op_id] = self._loaded
-        src = joined([source for chain in load.chains for source in chain.sources])
-        dst = joined([chain.slots for chain in load.chains])
+        src = concatenated([source for chain in load.chains for source in chain.sources])
+        dst = concatenated([chain.slots for chain in load.chains])
         self._outbox.append(Op(load.op_id, OpKind.LOAD, load.pages, src, dst))
         return load.op_id
 
@@ -512,12 +519,13 @@ class HiCache:
         self.acks_due = True
 
     def _reap_loads(self) -> None:
-        loading = self.ledger.loading
-        while loading:
-            load = next(iter(loading.values()))
+        done = []
+        for load in self.ledger.loading.values():
             if load.done_pages is None:
                 break
-            del loading[load.op_id]
+            done.append(load)
+        for load in done:
+            del self.ledger.loading[load.op_id]
             for chain in load.chains:
                 self._end_chain(chain, load)
 
@@ -539,7 +547,7 @@ class HiCache:
         namespace: str | None,
         key: bytes,
         start: int,
-        slots: Slots,
+        slots: Extent,
         priority: int = 0,
         chunked: bool = False,
         counted: int = 0,
@@ -551,10 +559,10 @@ class HiCache:
         counted before (0.5.23). Returns the pages that were on the device before the call.
         """
         tree, l1 = self.tree, self.l1
-        counts = self.write.counts_hits and (self.rules.count_chunked_hits or not chunked)
+        counts = self._counts_hits and (self.rules.count_chunked_hits or not chunked)
         if not self.rules.count_chunked_hits:
             counted = 0
-        exclusive = self.write.exclusive
+        exclusive = self._exclusive
         at = prefix = 0
         node = tree.root
         child = node.children.get((namespace, key[:ATOM_BYTES]))
@@ -568,14 +576,14 @@ class HiCache:
                 child.priority = priority
             end = at + child.pages
             if child.device is None:
-                own = slots[at - start : end - start]
+                own = slots.cut(end - at)
                 l1.hand_over(own, Owner.REQUEST, Owner.TREE)
                 tree.put_on_device(child, own)
                 self._enlist_duplicate(child)
                 hit = self.rules.refill_counts_hit
             else:
                 if end > start:
-                    l1.give_back(slots[max(at - start, 0) : end - start], Owner.REQUEST)
+                    l1.give_back(slots.cut(end - max(at, start)), Owner.REQUEST)
                 prefix = end
                 hit = True
             if hit and counts and end > counted:
@@ -585,7 +593,7 @@ class HiCache:
             node, at = child, end
             child = node.children.get(key[at * ATOM_BYTES : (at + 1) * ATOM_BYTES])
         if at * ATOM_BYTES < len(key):
-            node = self._add_leaf(node, namespace, key[at * ATOM_BYTES :], slots[at - start :], priority)
+            node = self._add_leaf(node, namespace, key[at * ATOM_BYTES :], slots, priority)
             if counts:
                 self._count_hit(node)
         if not node.lock and node.parent is not None:
@@ -593,7 +601,7 @@ class HiCache:
         self.path_changed(node)
         return prefix
 
-    def _add_leaf(self, parent: Node, namespace: str | None, key: bytes, slots: Slots, priority: int) -> Node:
+    def _add_leaf(self, parent: Node, namespace: str | None, key: bytes, slots: Extent, priority: int) -> Node:
         node = self.tree.add(parent, namespace, key, priority)
         if self.facts is not None:
             self.facts.append((None, key))
@@ -603,9 +611,9 @@ class HiCache:
             node.names = self.keys.chain(key, parent.names[-1] if parent.names else None)
         return node
 
-    def free_request_slots(self, slots: Slots) -> None:
+    def free_request_slots(self, slots: Extent) -> None:
         """Give back device slots of a request that never reached the tree."""
-        if len(slots):
+        if slots.pages:
             self.l1.give_back(slots, Owner.REQUEST)
 
     # Housekeeping
@@ -650,11 +658,11 @@ class HiCache:
 
     def path_changed(self, node: Node) -> None:
         """`node` and all above it have been touched: ranks that can fall may have."""
-        if not self.eviction.rises_only:
+        if not self._rises_only:
             while node.parent is not None:
                 self._rank_changed(node)
                 node = node.parent
 
     def _rank_changed(self, node: Node) -> None:
-        if not self.eviction.rises_only:
+        if not self._rises_only:
             self._offer(node)

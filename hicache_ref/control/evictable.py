@@ -10,14 +10,14 @@ Rules of this file
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
-from typing import Any
+from heapq import heappop, heappush, heapreplace
+from typing import Any, Final
 
 from .policies import EvictionPolicy, Leaves
 from .tree import Node
 
-_SLACK = 64
+_SLACK: Final = 64
 
 
 def leaves_of(policy: EvictionPolicy, is_leaf: Callable[[Node], bool]) -> Leaves:
@@ -52,15 +52,15 @@ class EvictableLeaves:
         while heap:
             rank, serial, node = heap[0]
             if not self._is_leaf(node):
-                heapq.heappop(heap)
+                heappop(heap)
                 self._queued.discard(node.id)
                 continue
             now = self._rank(node)
             if not rank < now:  # Not `==`: a rank that equals nothing (NaN) must not keep us here for ever.
-                heapq.heappop(heap)
+                heappop(heap)
                 self._queued.discard(node.id)
                 return node
-            heapq.heapreplace(heap, (now, serial, node))
+            heapreplace(heap, (now, serial, node))
         return None
 
     def known(self) -> set[int]:
@@ -69,7 +69,7 @@ class EvictableLeaves:
 
     def _push(self, node: Node) -> None:
         self._serial += 1
-        heapq.heappush(self._heap, (self._rank(node), self._serial, node))
+        heappush(self._heap, (self._rank(node), self._serial, node))
         if len(self._heap) > self._compact_at:
             self._compact()
 

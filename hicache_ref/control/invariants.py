@@ -12,9 +12,8 @@ import numpy as np
 
 from .cache import HiCache
 from .policies import Leaves
-from .slots import Owner, SlotPool
+from .slots import Extent, Owner, SlotPool
 from .tree import Node
-from .types import Slots
 
 
 class LawBroken(AssertionError):
@@ -61,24 +60,26 @@ def _slots_conserved(cache: HiCache, nodes: list[Node]) -> None:
     _pool(cache.l2, [node.host for node in nodes if node.host is not None])
     transit = cache.l2.owned()[Owner.TRANSIT]
     held = {id(p): p.slots for p in (*cache.ledger.fetching.values(), *cache.ledger.prefetching.values())}
-    returning = sum(len(slots) for slots in cache.ledger.released)
-    arriving = sum(len(slots) for slots in held.values() if slots is not None)
-    arriving += sum(len(slots) for slots in cache.ledger.lingering.values())
-    arriving += sum(len(node.host) for node in cache.ledger.detached.values() if node.host is not None)
-    # A cancelled prefetch whose pages have been inserted still names them until its last operation completes.
-    landed = sum(p.good_pages for p in {id(p): p for p in cache.ledger.fetching.values()}.values() if p.cancelled)
-    _require(transit == returning + arriving - landed, f"L1: {transit} L2 slots in transit, not {returning + arriving}")
+    returning = sum(slots.pages for slots in cache.ledger.released)
+    arriving = sum(slots.pages for slots in held.values() if slots is not None)
+    arriving += sum(slots.pages for slots in cache.ledger.lingering.values())
+    arriving += sum(node.host.pages for node in cache.ledger.detached.values() if node.host is not None)
+    _require(transit == returning + arriving, f"L1: {transit} L2 slots in transit, not {returning + arriving}")
 
 
-def _pool(pool: SlotPool, slices: list[Slots]) -> None:
-    owned = pool.owned()
-    _require(
-        owned[Owner.FREE] == pool.free, f"L1: {pool.name} has {owned[Owner.FREE]} free slots and counts {pool.free}"
-    )
-    _require(pool.duplicates_free(), f"L1: {pool.name} lists a free slot twice")
-    used = np.concatenate([np.empty(0, np.int64), *slices])
+def _pool(pool: SlotPool, extents: list[Extent]) -> None:
+    """Extents of the tree have each slot once, none that is free, and as many as the pool has given to the tree."""
+    owned, free = pool.owned(), pool.free_slots()
+    _require(owned[Owner.FREE] == pool.free, f"L1: {pool.name} has {pool.free} free slots, not {owned[Owner.FREE]}")
+    _require(sum(owned.values()) == pool.pages, f"L1: {pool.name} has {pool.pages} slots, owners {owned}")
+    _require(len(np.unique(free)) == len(free), f"L1: {pool.name} lists a free slot twice")
+    used = np.concatenate([np.empty(0, np.int64), *(extent.indices for extent in extents)])
     _require(len(np.unique(used)) == len(used), f"L1: a slot of {pool.name} belongs to two nodes")
+    _require(not np.isin(used, free).any(), f"L1: a slot of {pool.name} is free, and belongs to a node")
     _require(len(used) == owned[Owner.TREE], f"L1: {pool.name} has {owned[Owner.TREE]} tree slots, nodes {len(used)}")
+    for extent in extents:
+        _require(extent.owner is Owner.TREE, f"L1: a node has slots of {pool.name} that are {extent.owner.name}'s")
+        _require(extent.pages == len(extent.indices), f"L1: an extent of {pool.name} has not its length")
 
 
 def _device_is_prefix_closed(cache: HiCache, nodes: list[Node]) -> None:
@@ -147,8 +148,9 @@ def _structure_is_sound(cache: HiCache, nodes: list[Node]) -> None:
         _require(
             node.pages == len(node.key) // 8 > 0, f"node {node.id} has {node.pages} pages and a key of other length"
         )
-        for what in (node.device, node.host, node.names):
-            _require(what is None or len(what) == node.pages, f"node {node.id}: a slice has not its length")
+        for extent in (node.device, node.host):
+            _require(extent is None or extent.pages == node.pages, f"node {node.id}: an extent has not its length")
+        _require(node.names is None or len(node.names) == node.pages, f"node {node.id} has not a name for each page")
 
 
 def _ledger_is_sound(cache: HiCache) -> None:

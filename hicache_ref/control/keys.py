@@ -12,13 +12,13 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
 from .types import PageKeys
 
-ATOM_BYTES = 8
+ATOM_BYTES: Final = 8
 
 
 class Keyspace(Protocol):

@@ -12,7 +12,7 @@ from collections.abc import Generator
 
 from .cache import HiCache
 from .keys import ATOM_BYTES
-from .slots import joined
+from .slots import Extent, Owner, concatenated, joined
 from .tree import Match, Node
 from .types import Slots, Wait
 
@@ -22,50 +22,53 @@ class Lease:
 
     __slots__ = ("_parts", "counted", "held", "key", "namespace", "node")
 
-    def __init__(self, namespace: str | None, key: bytes, held: int, node: Node, slots: Slots) -> None:
+    def __init__(self, namespace: str | None, key: bytes, held: int, node: Node, slots: Extent | None = None) -> None:
         self.namespace = namespace
         self.key = key
         self.held = held
         self.node = node
-        self._parts = [slots]
-        """Put together when somebody looks: a request that decodes gets a page at a time."""
+        self._parts = [] if slots is None else [slots]
+        """Put together when it matters: a request that decodes gets a page at a time."""
         self.counted = 0
         """Pages of which this request has counted the hits (0.5.23)."""
+
+    @property
+    def slots(self) -> Slots:
+        """[pages] device slots behind the locked prefix."""
+        return self.own().indices
+
+    def own(self) -> Extent:
+        """The same, as one extent."""
+        if len(self._parts) != 1:
+            self._parts = [joined(self._parts, Owner.REQUEST)]
+        return self._parts[0]
 
     def device_pages(self) -> Slots:
         """[pages] device slots of everything this request has computed or will, from its first page on."""
         parts, node = [self.slots], self.node
         while node.parent is not None:
             assert node.device is not None, "L3: a locked node is on the device"
-            parts.append(node.device)
+            parts.append(node.device.indices)
             node = node.parent
-        return joined(parts[::-1])
+        return concatenated(parts[::-1])
 
-    def grow(self, slots: Slots) -> None:
+    def grow(self, slots: Extent) -> None:
         """More slots behind those it has."""
         self._parts.append(slots)
 
-    def shrink(self, pages: int) -> Slots:
+    def shrink(self, pages: int) -> Extent:
         """Take the last `pages` slots off it."""
-        if len(self._parts[-1]) < pages:
-            self._parts = [self.slots]
-        last = self._parts[-1]
-        keep = len(last) - pages
-        self._parts[-1] = last[:keep]
-        return last[keep:]
+        if self._parts[-1].pages < pages:
+            self.own()
+        last = self._parts.pop()
+        self._parts.append(last.cut(last.pages - pages))
+        return last
 
-    @property
-    def slots(self) -> Slots:
-        """[pages] those behind the locked prefix."""
-        if len(self._parts) > 1:
-            self._parts = [joined(self._parts)]
-        return self._parts[0]
-
-    def give(self, pages: int) -> Slots:
+    def give(self, pages: int) -> Extent:
         """The tree gets all pages up to `pages`: their slots, while the rest stays."""
-        slots, own = self.slots, pages - self.held
-        self.held, self._parts = pages, [slots[own:]]
-        return slots[:own]
+        given = self.own().cut(pages - self.held)
+        self.held = pages
+        return given
 
 
 class Admission:
@@ -122,7 +125,7 @@ def release(cache: HiCache, lease: Lease, priority: int = 0) -> int:
 
 def discard(cache: HiCache, lease: Lease) -> None:
     """Let go without giving anything to the tree: a request retracted or aborted."""
-    cache.free_request_slots(lease.slots)
+    cache.free_request_slots(lease.own())
     cache.unlock(lease.node)
 
 

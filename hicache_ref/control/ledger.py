@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .slots import Extent
 from .tree import HostLock, Node
 from .types import Completion, Progress, Slots
 
@@ -19,15 +20,14 @@ from .types import Completion, Progress, Slots
 class Write:
     """L1 to L2. `fragments` are the nodes it covers, in the order of its pages: one, until a split."""
 
-    __slots__ = ("done_pages", "fragments", "host_slots", "leaving", "locked", "op_id", "pages")
+    __slots__ = ("done_pages", "fragments", "leaving", "locked", "op_id", "pages")
 
-    def __init__(self, op_id: int, node: Node, host_slots: Slots, locked: bool) -> None:
+    def __init__(self, op_id: int, node: Node, locked: bool) -> None:
         self.op_id = op_id
         self.pages = node.pages
         self.fragments = [node]
-        self.host_slots = host_slots
         self.locked = locked
-        self.leaving: Slots | None = None
+        self.leaving: Extent | None = None
         """write_back: device slots of the node that leaves L1 once the copy is done."""
         self.done_pages: int | None = None
 
@@ -65,7 +65,9 @@ class Chain:
     def __init__(self, node: Node, sources: list[Slots], slots: Slots, host_lock: HostLock | None) -> None:
         self.node = node
         self.sources = sources
+        """[pages] host slots, a node each."""
         self.slots = slots
+        """[pages] device slots of all."""
         self.host_lock = host_lock
 
 
@@ -120,8 +122,8 @@ class Prefetch:
         self.started_s = started_s
         self.deadline_s: float | None = None
         """What its policy said last."""
-        self.slots: Slots | None = None
-        """Host slots of the pages that may still arrive, and of those that have and are not in the tree yet."""
+        self.slots: Extent | None = None
+        """Host slots of the pages that have arrived and are not in the tree yet, and of those that still may."""
         self.names: Any = ()
         self.probe_op = -1
         self.fetch_op = -1
@@ -162,11 +164,11 @@ class Ledger:
         """Prefetches whose store has answered and whose L2 pages are yet to be allocated (0.5.23)."""
         self.detached: dict[int, Node] = {}
         """Nodes that have left the tree while somebody held them; their host slots are in transit until he lets go."""
-        self.lingering: dict[int, Slots] = {}
+        self.lingering: dict[int, Extent] = {}
         """Host slots into which a FETCH that was given up may still write, by operation."""
         self.lingering_stores: dict[int, Store] = {}
         """STOREs that were given up and may still read what they hold."""
-        self.released: list[Slots] = []
+        self.released: list[Extent] = []
         """Host slots on their way back to the pool."""
 
     def new_op(self) -> int:

@@ -244,7 +244,7 @@ class Scheduler:
             budget.spend(extend, new_tokens)
         finally:
             cache.unlock(match.device_node)
-        request.lease = Lease(request.namespace, b"", held, node, cache.tree.root.device[:0])  # type: ignore[index]
+        request.lease = Lease(request.namespace, b"", held, node)
         request.kv_tokens = held * page
         if request.admitted_s < 0:
             self._note_hits(request, match, loaded)
@@ -273,11 +273,9 @@ class Scheduler:
                 yield from cache.make_room(short)
             slots = cache.l1.alloc(need, Owner.REQUEST)
             if slots is not None:
-                at = 0
                 for (request, _), pages in zip(admitted, needs, strict=True):
                     assert request.lease is not None
-                    request.lease.grow(slots[at : at + pages])
-                    at += pages
+                    request.lease.grow(slots.cut(pages))
                 return
             request, _ = admitted.pop()
             if request.stage is Stage.PREFILL:
@@ -398,11 +396,9 @@ class Scheduler:
         """Slots for `steps` steps of all."""
         slots = self.cache.l1.alloc(self.running.pages_for(steps), Owner.REQUEST)
         assert slots is not None
-        at = 0
         for request, pages in self.running.needing(0, steps):
             assert request.lease is not None
-            request.lease.grow(slots[at : at + pages])
-            at += pages
+            request.lease.grow(slots.cut(pages))
 
     def _shrink(self, done: int, planned: int) -> None:
         """Give back slots for steps that were not taken."""

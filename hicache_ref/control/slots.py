@@ -1,7 +1,10 @@
 """Page slots of one memory level, handed out by index.
 
 Rules of this file
-- A slot is free or has exactly one owner. Freeing what one does not own raises at once, where the bug is.
+- A slot is free or in exactly one extent, and an extent has one owner. Freeing what one does not own raises at once,
+  where the bug is.
+- An extent is cut and joined, never copied: what is taken out of it is in it no more. So its owner is one number,
+  however many slots it has.
 - All or nothing: `alloc` gives every page asked for, or None and no change.
 - Deterministic: the same calls give the same indices, in every rank and in every world.
 """
@@ -14,6 +17,8 @@ import numpy as np
 
 from .errors import SlotError
 from .types import Slots
+
+NO_SLOTS: Slots = np.empty(0, np.int64)
 
 
 class Owner(IntEnum):
@@ -28,61 +33,92 @@ class Owner(IntEnum):
     """L2: pages a fetch fills, and pages given back by workers that return to the pool at the next tick."""
 
 
+class Extent:
+    """Slots that are owned together, in the order of the pages they hold.
+
+    `indices`: [pages] int64, never changed in place: an operation copies what it was told to copy, whatever is cut
+    off meanwhile.
+    """
+
+    __slots__ = ("indices", "owner", "pages")
+
+    def __init__(self, indices: Slots, pages: int, owner: Owner) -> None:
+        self.indices = indices
+        self.pages = pages
+        self.owner = owner
+
+    def cut(self, pages: int) -> Extent:
+        """Take the first `pages` slots out; the rest stays. Raises SlotError if there are fewer."""
+        if not 0 <= pages <= self.pages:
+            raise SlotError(f"{pages} slots wanted of {self.pages}")
+        indices = self.indices
+        self.indices = indices[pages:]
+        self.pages -= pages
+        return Extent(indices[:pages], pages, self.owner)
+
+
+def concatenated(parts: list[Slots]) -> Slots:
+    """Indices of slots, one after the other."""
+    return parts[0] if len(parts) == 1 else np.concatenate([NO_SLOTS, *parts])
+
+
+def joined(parts: list[Extent], owner: Owner) -> Extent:
+    """One extent of `owner` for all of `parts`, one after the other; they have nothing any more."""
+    whole = Extent(concatenated([part.indices for part in parts]), sum(part.pages for part in parts), owner)
+    for part in parts:
+        part.indices, part.pages = NO_SLOTS, 0
+    return whole
+
+
 class SlotPool:
     """`pages` slots of one level.
 
     The free slots are a stack in an array: an allocation is a slice, however scattered the indices in it.
     """
 
-    __slots__ = ("_owner", "_stack", "free", "name", "pages")
+    __slots__ = ("_owned", "_stack", "free", "name", "pages")
 
     def __init__(self, name: str, pages: int) -> None:
         self.name = name
         self.pages = pages
         self.free = pages
         self._stack = np.arange(pages - 1, -1, -1, dtype=np.int64)
-        self._owner = np.zeros(pages, dtype=np.uint8)
+        self._owned = [pages, 0, 0, 0]
+        """Slots by owner. What the laws compare with who has them."""
 
-    def alloc(self, pages: int, owner: Owner) -> Slots | None:
-        """[pages] slots for `owner`, or None if fewer are free."""
-        rest = self.free - pages
+    def alloc(self, pages: int, owner: Owner) -> Extent | None:
+        """`pages` slots for `owner`, or None if fewer are free."""
+        end = self.free
+        rest = end - pages
         if rest < 0:
             return None
         if pages < 0:
             raise SlotError(f"{self.name}: {pages} slots asked for")
-        slots: Slots = self._stack[rest : self.free].copy()
         self.free = rest
-        self._owner[slots] = int(owner)  # numpy takes thrice as long over an enum
-        return slots
+        self._owned[Owner.FREE] -= pages
+        self._owned[owner] += pages
+        return Extent(self._stack[rest:end].copy(), pages, owner)
 
-    def give_back(self, slots: Slots, owner: Owner) -> None:
-        """Free slots that `owner` holds. Raises SlotError for any other; one named twice in a call breaks law L1."""
-        self.hand_over(slots, owner, Owner.FREE)
-        end = self.free + len(slots)
-        if end > self.pages:
-            raise SlotError(f"{self.name}: {end} free slots in a pool of {self.pages}: one was freed twice in one call")
-        self._stack[self.free : end] = slots
+    def give_back(self, extent: Extent, owner: Owner) -> None:
+        """Free slots that `owner` holds. Raises SlotError if they are another's, or free."""
+        self.hand_over(extent, owner, Owner.FREE)
+        end = self.free + extent.pages
+        self._stack[self.free : end] = extent.indices
         self.free = end
 
-    def hand_over(self, slots: Slots, owner: Owner, to: Owner) -> None:
-        """Change the owner of slots. Raises SlotError unless `owner` holds them all."""
-        held = self._owner[slots].tobytes()
-        if held.count(owner) != len(held):
-            foreign = {Owner(other).name for other in held if other != owner}
-            raise SlotError(f"{self.name}: slots of {' and '.join(sorted(foreign))} treated as {Owner(owner).name}'s")
-        self._owner[slots] = int(to)
+    def hand_over(self, extent: Extent, owner: Owner, to: Owner) -> None:
+        """Change the owner of slots. Raises SlotError unless `owner` holds them."""
+        if extent.owner is not owner:
+            raise SlotError(f"{self.name}: slots of {extent.owner.name} treated as {owner.name}'s")
+        extent.owner = to
+        self._owned[owner] -= extent.pages
+        self._owned[to] += extent.pages
 
     def owned(self) -> dict[Owner, int]:
-        """Slots per owner, counted afresh. For the laws."""
-        counts = np.bincount(self._owner, minlength=len(Owner))
-        return {owner: int(counts[owner]) for owner in Owner}
+        """Slots per owner. For the laws."""
+        return {owner: self._owned[owner] for owner in Owner}
 
-    def duplicates_free(self) -> bool:
-        """Whether the stack of free slots names each free slot once. For the laws."""
-        stack = self._stack[: self.free]
-        return len(np.unique(stack)) == self.free and not self._owner[stack].any()
-
-
-def joined(parts: list[Slots]) -> Slots:
-    """One after the other."""
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+    def free_slots(self) -> Slots:
+        """[free] the slots that are free. For the laws."""
+        free: Slots = self._stack[: self.free]
+        return free

@@ -20,9 +20,9 @@ from .counters import Refusal
 from .keys import ATOM_BYTES, common_pages
 from .ledger import Prefetch, Store, Write
 from .policies import FetchLimits, PrefetchPolicy
-from .slots import Owner
+from .slots import Extent, Owner
 from .tree import HostLock, Match, Node
-from .types import Completion, Op, OpKind, Progress, Slots
+from .types import Completion, Op, OpKind, Progress
 
 T = TypeVar("T")
 
@@ -81,7 +81,8 @@ class StorageSide:
         self.ledger.storing[store.op_id] = store
         self.ledger.open[store.op_id] = self._stored
         self.cache.counters.stores += 1
-        self.cache.submit(Op(store.op_id, OpKind.STORE, node.pages, node.host, None, node.names))
+        assert node.host is not None, "a written node has a host copy"
+        self.cache.submit(Op(store.op_id, OpKind.STORE, node.pages, node.host.indices, None, node.names))
 
     def _stored(self, event: Completion | Progress) -> None:
         del self.ledger.open[event.op_id]
@@ -173,16 +174,17 @@ class StorageSide:
         elif prefetch.slots is None:
             self.ledger.answered.append(prefetch)
         else:
-            self._release(prefetch.slots[hits:])
-            self._fetch(prefetch, prefetch.slots[:hits])
+            found = prefetch.slots.cut(hits)
+            self._release(prefetch.slots)
+            self._fetch(prefetch, found)
 
-    def _fetch(self, prefetch: Prefetch, slots: Slots) -> None:
-        pages = len(slots)
+    def _fetch(self, prefetch: Prefetch, slots: Extent) -> None:
+        pages = slots.pages
         prefetch.slots, prefetch.names, prefetch.hit_pages = slots, prefetch.names[:pages], pages
         self._note_deadline(prefetch)
         prefetch.fetch_op = self.ledger.new_op()
         self._track(prefetch, prefetch.fetch_op)
-        self.cache.submit(Op(prefetch.fetch_op, OpKind.FETCH, pages, None, slots, prefetch.names))
+        self.cache.submit(Op(prefetch.fetch_op, OpKind.FETCH, pages, None, slots.indices, prefetch.names))
         if prefetch.cancelled:
             self.cache.cancel(prefetch.fetch_op)
 
@@ -204,7 +206,9 @@ class StorageSide:
         elif event.pages_ok < prefetch.hit_pages:
             prefetch.over = True
             counters.prefetch_failed += prefetch.hit_pages - event.pages_ok
-        rest, prefetch.slots = prefetch.slots[prefetch.good_pages :], prefetch.slots[: prefetch.good_pages]
+        rest, prefetch.slots = prefetch.slots, None
+        if not prefetch.cancelled:
+            prefetch.slots = rest.cut(prefetch.good_pages)
         if event.lingers:
             self.ledger.lingering[event.op_id] = rest
         else:
@@ -272,7 +276,7 @@ class StorageSide:
             self._give_up(prefetch)
         elif good:
             assert prefetch.slots is not None
-            known = self._insert(prefetch, prefetch.atoms[: good * ATOM_BYTES], prefetch.slots[:good])
+            known = self._insert(prefetch, prefetch.atoms[: good * ATOM_BYTES], prefetch.slots.cut(good))
             counters.prefetched_duplicate += known
             counters.prefetched += good - known
             prefetch.inserted_pages = good - known
@@ -290,14 +294,12 @@ class StorageSide:
         if prefetch.good_pages:
             assert prefetch.slots is not None
             self.cache.counters.prefetch_wasted += prefetch.good_pages
-            self._release(prefetch.slots[: prefetch.good_pages])
+            self._release(prefetch.slots.cut(prefetch.good_pages))
 
     def _end(self, prefetch: Prefetch) -> None:
         """The request no longer waits. Pages still under way come back when their operation completes."""
         if prefetch.fetch_op in self.ledger.fetching:
             self.cache.cancel(prefetch.fetch_op)
-        else:
-            prefetch.slots = prefetch.slots if prefetch.probe_op in self.ledger.fetching else None
         prefetch.cancelled = True
         self.ledger.end_prefetch(prefetch)
         self._let_anchor_go(prefetch)
@@ -309,7 +311,7 @@ class StorageSide:
 
     # Prefetch: into the tree
 
-    def _insert(self, prefetch: Prefetch, atoms: bytes, slots: Slots) -> int:
+    def _insert(self, prefetch: Prefetch, atoms: bytes, slots: Extent) -> int:
         """Insert arrived pages; the pages the tree had already, whose slots are freed."""
         cache, tree, rules = self.cache, self.cache.tree, self.cache.rules
         refills = rules.prefetch_refills_device_only and not cache.write.copies_on_eviction
@@ -325,7 +327,7 @@ class StorageSide:
             pages = common_pages(child.key, 0, atoms, at * ATOM_BYTES)
             if pages < child.pages:
                 child = tree.split(child, pages, before)
-            own = slots[at : at + pages]
+            own = slots.cut(pages)
             if refills and child.host is None and child.write is None:
                 self._adopt(child, own, prefetch.names[at : at + pages])
             else:
@@ -333,19 +335,18 @@ class StorageSide:
                 known += pages
             node, at = child, at + pages
         cache.path_changed(node)
-        rest = slots[at:]
-        if not len(rest):
+        if not slots.pages:
             return known
         if refills and node.host is None:
-            cache.l2.give_back(rest, Owner.TRANSIT)
-            return known + len(rest)
+            cache.l2.give_back(slots, Owner.TRANSIT)
+            return known + len(atoms) // ATOM_BYTES - at
         child = tree.add(node, namespace, atoms[at * ATOM_BYTES :], node.priority)
         if cache.facts is not None:
             cache.facts.append((None, child.key))
-        self._adopt(child, rest, prefetch.names[at : at + len(rest)])
+        self._adopt(child, slots, prefetch.names[at : at + child.pages])
         return known
 
-    def _adopt(self, node: Node, slots: Slots, names: Any) -> None:
+    def _adopt(self, node: Node, slots: Extent, names: Any) -> None:
         """Fetched pages become the host copy of `node`."""
         cache = self.cache
         cache.l2.hand_over(slots, Owner.TRANSIT, Owner.TREE)
@@ -391,8 +392,8 @@ class StorageSide:
         else:
             self._fetch(prefetch, slots)
 
-    def _release(self, slots: Slots | None) -> None:
-        if slots is not None and len(slots):
+    def _release(self, slots: Extent | None) -> None:
+        if slots is not None and slots.pages:
             self.ledger.released.append(slots)
 
 

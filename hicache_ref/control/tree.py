@@ -2,7 +2,7 @@
 
 Rules of this file
 - A node is a run of pages that was inserted, split off, locked, backed up, evicted and loaded as one (article 1).
-- Residency is two slices of page slots, one a level; a node that has neither is not in the tree.
+- Residency is two extents of page slots, one a level; a node that has neither is not in the tree.
 - On a path from the root, nodes on the device come first (law L2): `device_children` tells a device leaf at once.
 - This file keeps the structure and its sums. It takes no decision and owns no pool.
 """
@@ -10,14 +10,12 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any, Final
 
 from .keys import ATOM_BYTES, common_pages
-from .types import Slots
+from .slots import NO_SLOTS, Extent, Owner
 
-LOWEST_PRIORITY = -(2**63 - 1)
+LOWEST_PRIORITY: Final = -(2**63 - 1)
 
 
 class Node:
@@ -51,8 +49,8 @@ class Node:
         self.key = key
         self.pages = len(key) // ATOM_BYTES
         self.children: dict[Any, Node] = {}
-        self.device: Slots | None = None
-        self.host: Slots | None = None
+        self.device: Extent | None = None
+        self.host: Extent | None = None
         self.device_children = 0
         self.lock = 0
         """Users of the device slots: running requests, transfers. Counted on every node up to the root."""
@@ -111,17 +109,20 @@ class HostLock:
         return self.nodes
 
 
-class Match(NamedTuple):
+class Match:
     """How far a prompt is known: `device_pages` on the device, then `host_pages` on the host only."""
 
-    device_pages: int
-    host_pages: int
-    device_node: Node
-    """Last node on the device along the match (the root if none)."""
-    host_node: Node
-    """Last node with a host copy along the match; the root counts as having one."""
-    node: Node
-    """Last node of the match."""
+    __slots__ = ("device_node", "device_pages", "host_node", "host_pages", "node")
+
+    def __init__(self, device_pages: int, host_pages: int, device_node: Node, host_node: Node, node: Node) -> None:
+        self.device_pages = device_pages
+        self.host_pages = host_pages
+        self.device_node = device_node
+        """Last node on the device along the match (the root if none)."""
+        self.host_node = host_node
+        """Last node with a host copy along the match; the root counts as having one."""
+        self.node = node
+        """Last node of the match."""
 
 
 class RadixTree:
@@ -141,7 +142,7 @@ class RadixTree:
         self._next_id = 1
         self.root = Node(0, None, None, b"", 0)
         # The root holds nothing and counts as resident everywhere, so that walks upwards end at it.
-        self.root.device = self.root.host = np.empty(0, np.int64)
+        self.root.device = self.root.host = Extent(NO_SLOTS, 0, Owner.TREE)
         self.root.lock = 1
         self.root.priority = LOWEST_PRIORITY
         self.evictable = 0
@@ -255,10 +256,10 @@ class RadixTree:
         lower.pages -= pages
         upper.children[lower.key[:ATOM_BYTES]] = lower
         if lower.device is not None:
-            upper.device, lower.device = lower.device[:pages], lower.device[pages:]
+            upper.device = lower.device.cut(pages)
             upper.device_children = 1
         if lower.host is not None:
-            upper.host, lower.host = lower.host[:pages], lower.host[pages:]
+            upper.host = lower.host.cut(pages)
         if lower.names is not None:
             upper.names, lower.names = lower.names[:pages], lower.names[pages:]
         for lock in lower.host_locks:
@@ -279,7 +280,7 @@ class RadixTree:
 
     # Residency and locks: the sums
 
-    def put_on_device(self, node: Node, slots: Slots) -> None:
+    def put_on_device(self, node: Node, slots: Extent) -> None:
         """`node` is on the device from now on, in `slots` ([node.pages])."""
         node.device = slots
         node.parent.device_children += 1  # type: ignore[union-attr]
@@ -290,7 +291,7 @@ class RadixTree:
         else:
             self.evictable += node.pages
 
-    def take_off_device(self, node: Node) -> Slots:
+    def take_off_device(self, node: Node) -> Extent:
         """`node`, held by nobody, is no longer on the device; the slots it had."""
         slots = node.device
         assert slots is not None and not node.lock
@@ -301,13 +302,13 @@ class RadixTree:
         self.evictable -= node.pages
         return slots
 
-    def put_on_host(self, node: Node, slots: Slots) -> None:
+    def put_on_host(self, node: Node, slots: Extent) -> None:
         """`node` has, or is getting, a host copy in `slots` ([node.pages])."""
         node.host = slots
         if node.device is not None:
             self.doubled += node.pages
 
-    def take_off_host(self, node: Node) -> Slots:
+    def take_off_host(self, node: Node) -> Extent:
         """`node` has no host copy any more; the slots it had."""
         slots = node.host
         assert slots is not None

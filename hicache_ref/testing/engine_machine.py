@@ -299,6 +299,8 @@ class EngineMachine:
         held = [slot for lease in leases.values() for slot in lease.slots.tolist()]
         owned = self.cache.l1.owned()[Owner.REQUEST]
         _require(len(set(held)) == len(held) == owned, f"L1: {owned} slots are requests', leases have {len(held)}")
+        others = self._tree_slots().union(self.cache.l1.free_slots().tolist())
+        _require(others.isdisjoint(held), f"L1: slots {others.intersection(held)} are not the leases' alone")
         users = [lease.node for lease in leases.values()]
         users += [write.node for write in ledger.writing.values() if write.locked]
         users += [chain.node for load in ledger.loading.values() for chain in load.chains]
@@ -310,6 +312,11 @@ class EngineMachine:
                 node = node.parent
         for node in self.cache.tree.nodes():
             _require(node.lock == locks[node.id], f"L3: {node.lock} locks on node {node.id}, {locks[node.id]} users")
+
+    def _tree_slots(self) -> set[int]:
+        """Device slots of all nodes."""
+        extents = [node.device for node in self.cache.tree.nodes() if node.device is not None]
+        return {slot for extent in extents for slot in extent.indices.tolist()}
 
     def _check_running(self) -> None:
         """The sums of the running batch, and slots for exactly the tokens of each request, or of its batch."""
@@ -477,7 +484,7 @@ class EngineMachine:
             first = max(request.lease.held, (before - self._lag) // self._page)
             pages = self._pages(request, after)[first:]
             own = slots[first : first + len(pages)]
-            _require(bool((self.cache.l1._owner[own] == Owner.REQUEST).all()), "L3: a batch writes into the tree")
+            _require(not self._tree_slots().intersection(own.tolist()), "L3: a batch writes into the tree")
             self.memory.l1[own] = pages
 
     def _spans(self, batch: Prefill | Decode, steps: int) -> list[tuple[Active, int, int]]:

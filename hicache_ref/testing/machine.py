@@ -448,7 +448,9 @@ class Machine:
         end, node = held.held, held.node
         while node.parent is not None:
             assert node.device is not None
-            self.memory.check_device(node.device, pages[end - node.pages : end], f"node {node.id}, read by a request,")
+            self.memory.check_device(
+                node.device.indices, pages[end - node.pages : end], f"node {node.id}, read by a request,"
+            )
             end, node = end - node.pages, node.parent
         self.memory.l1[held.slots] = pages[held.held :]
 

@@ -56,9 +56,9 @@ class ShadowMemory:
                 named = [page_called.get(name) for name in node.names]
                 _require(named == pages, f"L10: node {node.id} bears the names of pages {named}, not {pages}")
             if node.device is not None and node.load is None:
-                self._holds(self.l1, node.device, pages, f"L1 slots of node {node.id}")
+                self._holds(self.l1, node.device.indices, pages, f"L1 slots of node {node.id}")
             if node.host is not None and node.write is None:
-                self._holds(self.l2, node.host, pages, f"L2 slots of node {node.id}")
+                self._holds(self.l2, node.host.indices, pages, f"L2 slots of node {node.id}")
 
     def check_device(self, slots: Slots, pages: list[int], whose: str) -> None:
         """L10 for device slots that are about to be computed from."""

@@ -1,6 +1,5 @@
 """Decisions on L1 and L2, one by one: what the golden files do not hold, because upstream dies there or never fails."""
 
-import numpy as np
 import pytest
 
 from hicache_ref.control.cache import ProtocolError
@@ -403,7 +402,7 @@ def test_a_split_raises_the_priority_of_both_halves_in_0_5_7(knob, lower):
 def test_an_insert_of_foreign_slots_is_refused():
     machine = Machine(Setup())
     with pytest.raises(SlotError):
-        machine.cache.insert(None, machine.key([0, 1]), 0, np.array([0, 1], np.int32))
+        machine.cache.insert(None, machine.key([0, 1]), 0, machine.cache.l1.alloc(2, Owner.TREE))
 
 
 # The machine itself must be able to see

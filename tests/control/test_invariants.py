@@ -46,7 +46,7 @@ def lose_a_slot(cache):
 
 def own_a_slot_twice(cache):
     upper, middle, _ = nodes(cache)
-    middle.device = upper.device[:1]
+    middle.device.indices = upper.device.indices[:1]
 
 
 def list_a_free_slot_twice(cache):
@@ -55,6 +55,15 @@ def list_a_free_slot_twice(cache):
 
 def keep_slots_in_transit(cache):
     cache.l2.alloc(1, Owner.TRANSIT)
+
+
+def own_a_slot_that_is_free(cache):
+    middle = nodes(cache)[1]
+    middle.device.indices = cache.l1.free_slots()[:1]
+
+
+def have_slots_of_a_request(cache):
+    nodes(cache)[1].device.owner = Owner.REQUEST
 
 
 def be_on_the_device_below_one_that_is_not(cache):
@@ -106,8 +115,13 @@ def hang_under_a_wrong_name(cache):
     middle.children = {b"another": lower}
 
 
-def have_slots_for_other_pages(cache):
+def have_names_for_other_pages(cache):
     nodes(cache)[2].names = ["2", "3"]
+
+
+def have_slots_for_other_pages(cache):
+    upper, middle, _ = nodes(cache)
+    upper.device, middle.device = middle.device, upper.device
 
 
 def hold_without_being_known(cache):
@@ -145,6 +159,8 @@ def prefetch(cache):
         (lose_a_slot, "L1: L2 has . tree slots"),
         (own_a_slot_twice, "L1: a slot of L1 belongs to two nodes"),
         (list_a_free_slot_twice, "L1: L2 lists a free slot twice"),
+        (own_a_slot_that_is_free, "L1: a slot of L1 is free, and belongs to a node"),
+        (have_slots_of_a_request, "L1: a node has slots of L1 that are REQUEST's"),
         (keep_slots_in_transit, "L1: 1 L2 slots in transit, not 0"),
         (be_on_the_device_below_one_that_is_not, "L2: node . is on the device below"),
         (be_nowhere, "L2: node . is nowhere"),
@@ -157,7 +173,8 @@ def prefetch(cache):
         (forget_a_duplicate, "L5: duplicate"),
         (miscount_children, "miscounts its children"),
         (hang_under_a_wrong_name, "hangs under a wrong name"),
-        (have_slots_for_other_pages, "a slice has not its length"),
+        (have_names_for_other_pages, "has not a name for each page"),
+        (have_slots_for_other_pages, "an extent has not its length"),
         (hold_without_being_known, "L4: node . is held by nobody"),
         (leave_and_be_held_by_nobody, "L4: node . has left the tree, and is held by nobody"),
         (hold_without_knowing, "L3: node . has a host lock that does not know it"),

@@ -1,25 +1,24 @@
 """Slots of one level: handed out whole or not at all, owned by exactly one."""
 
-import numpy as np
 import pytest
 
-from hicache_ref.control.slots import Owner, SlotError, SlotPool
+from hicache_ref.control.slots import Owner, SlotError, SlotPool, joined
 
 
 def test_alloc_gives_all_or_nothing():
     pool = SlotPool("L1", 4)
-    assert len(pool.alloc(3, Owner.TREE)) == 3
+    assert pool.alloc(3, Owner.TREE).pages == 3
     assert pool.alloc(2, Owner.TREE) is None
     assert pool.free == 1
-    assert len(pool.alloc(1, Owner.TREE)) == 1
+    assert pool.alloc(1, Owner.TREE).pages == 1
     assert pool.free == 0
-    assert len(pool.alloc(0, Owner.TREE)) == 0
+    assert pool.alloc(0, Owner.TREE).pages == 0
 
 
 def test_every_slot_is_given_once():
     pool = SlotPool("L1", 5)
-    given = np.concatenate([pool.alloc(2, Owner.TREE), pool.alloc(3, Owner.REQUEST)])
-    assert sorted(given) == [0, 1, 2, 3, 4]
+    given = joined([pool.alloc(2, Owner.REQUEST), pool.alloc(3, Owner.REQUEST)], Owner.REQUEST)
+    assert sorted(given.indices) == [0, 1, 2, 3, 4]
 
 
 def test_same_calls_give_same_slots():
@@ -28,9 +27,10 @@ def test_same_calls_give_same_slots():
     def life():
         pool = SlotPool("L1", 8)
         a, b = pool.alloc(3, Owner.TREE), pool.alloc(4, Owner.TREE)
-        pool.give_back(a[1:], Owner.TREE)
-        pool.give_back(b[::2], Owner.TREE)
-        return pool.alloc(4, Owner.REQUEST).tolist()
+        a.cut(1)
+        pool.give_back(a, Owner.TREE)
+        pool.give_back(b.cut(2), Owner.TREE)
+        return pool.alloc(4, Owner.REQUEST).indices.tolist()
 
     assert life() == life()
 
@@ -39,11 +39,38 @@ def test_slots_given_out_do_not_change_afterwards():
     """What an operation was told to copy stays what it was told, whatever the pool does meanwhile."""
     pool = SlotPool("L1", 4)
     held = pool.alloc(2, Owner.TREE)
-    before = held.tolist()
+    told, before = held.indices, held.indices.tolist()
     pool.give_back(pool.alloc(2, Owner.TREE), Owner.TREE)
+    pool.give_back(held.cut(1), Owner.TREE)
     pool.give_back(held, Owner.TREE)
     pool.alloc(4, Owner.REQUEST)
-    assert held.tolist() == before
+    assert told.tolist() == before
+
+
+def test_a_cut_takes_the_first_slots_out():
+    pool = SlotPool("L1", 5)
+    rest = pool.alloc(5, Owner.TREE)
+    whole = rest.indices.tolist()
+    first = rest.cut(2)
+    assert (first.indices.tolist(), rest.indices.tolist()) == (whole[:2], whole[2:])
+    assert (first.pages, rest.pages, first.owner) == (2, 3, Owner.TREE)
+
+
+@pytest.mark.parametrize("pages", [-1, 3])
+def test_no_more_is_cut_than_there_is(pages):
+    with pytest.raises(SlotError, match=f"{pages} slots wanted of 2"):
+        SlotPool("L1", 5).alloc(2, Owner.TREE).cut(pages)
+
+
+def test_what_is_joined_has_its_slots_no_more():
+    pool = SlotPool("L1", 5)
+    parts = [pool.alloc(2, Owner.REQUEST), pool.alloc(3, Owner.REQUEST)]
+    whole = joined(parts, Owner.REQUEST)
+    assert (whole.pages, [part.pages for part in parts]) == (5, [0, 0])
+    for extent in (whole, *parts):
+        pool.give_back(extent, Owner.REQUEST)
+    assert pool.free == 5
+    assert sorted(pool.free_slots()) == [0, 1, 2, 3, 4]
 
 
 def test_double_free_raises():
@@ -53,7 +80,7 @@ def test_double_free_raises():
     with pytest.raises(SlotError, match="L2: slots of FREE treated as TREE's"):
         pool.give_back(slots, Owner.TREE)
     assert pool.free == 4
-    assert pool.duplicates_free()
+    assert sorted(pool.free_slots()) == [0, 1, 2, 3]
 
 
 def test_foreign_free_raises_and_changes_nothing():
@@ -65,27 +92,13 @@ def test_foreign_free_raises_and_changes_nothing():
     pool.give_back(slots, Owner.REQUEST)
 
 
-def test_handing_over_needs_the_owner_of_all():
+def test_handing_over_needs_the_owner():
     pool = SlotPool("L1", 4)
     mine, others = pool.alloc(1, Owner.REQUEST), pool.alloc(1, Owner.TREE)
     with pytest.raises(SlotError):
-        pool.hand_over(np.concatenate([mine, others]), Owner.REQUEST, Owner.TREE)
+        pool.hand_over(others, Owner.REQUEST, Owner.TREE)
     pool.hand_over(mine, Owner.REQUEST, Owner.TREE)
     assert pool.owned() == {Owner.FREE: 2, Owner.TREE: 2, Owner.REQUEST: 0, Owner.TRANSIT: 0}
-
-
-def test_a_slot_named_twice_in_one_call_is_seen_by_the_laws():
-    pool = SlotPool("L1", 4)
-    slots = pool.alloc(3, Owner.TREE)
-    pool.give_back(slots[[0, 0]], Owner.TREE)
-    assert not pool.duplicates_free()
-
-
-def test_more_slots_than_there_are_cannot_come_back():
-    pool = SlotPool("L1", 2)
-    slots = pool.alloc(1, Owner.TREE)
-    with pytest.raises(SlotError, match="twice in one call"):
-        pool.give_back(slots[[0, 0]], Owner.TREE)
 
 
 def test_negative_amounts_are_refused():

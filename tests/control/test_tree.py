@@ -5,7 +5,8 @@ from array import array
 import numpy as np
 import pytest
 
-from hicache_ref.control.tree import HostLock, RadixTree
+from hicache_ref.control.slots import Extent, Owner
+from hicache_ref.control.tree import HostLock, Match, RadixTree
 
 
 def key(*atoms: int) -> bytes:
@@ -13,7 +14,11 @@ def key(*atoms: int) -> bytes:
 
 
 def slots(*indices: int):
-    return np.array(indices, dtype=np.int32)
+    return Extent(np.array(indices), len(indices), Owner.TREE)
+
+
+def found(match: Match) -> tuple:
+    return match.device_pages, match.host_pages, match.device_node, match.host_node, match.node
 
 
 @pytest.fixture
@@ -52,13 +57,13 @@ def test_a_peek_changes_nothing(tree):
 def test_walk_finds_the_last_node_of_each_level(tree, chain):
     upper, lower = chain
     match = tree.walk(None, key(1, 2, 3, 4, 5, 6))
-    assert match == (2, 3, upper, lower, lower)
+    assert found(match) == (2, 3, upper, lower, lower)
     assert upper.last_access < lower.last_access
 
 
 def test_walk_of_nothing_ends_at_the_root(tree):
-    assert tree.walk(None, key(1)) == (0, 0, tree.root, tree.root, tree.root)
-    assert tree.walk(None, b"") == (0, 0, tree.root, tree.root, tree.root)
+    assert found(tree.walk(None, key(1))) == (0, 0, tree.root, tree.root, tree.root)
+    assert found(tree.walk(None, b"")) == (0, 0, tree.root, tree.root, tree.root)
 
 
 def test_host_node_is_the_last_with_a_host_copy(tree, chain):
@@ -85,7 +90,7 @@ def test_a_walk_that_ends_inside_a_node_splits_it(tree, chain):
     assert (match.device_pages, match.host_pages) == (2, 1)
     assert (middle.parent, lower.parent) == (upper, middle)
     assert (middle.key, lower.key) == (key(3), key(4, 5))
-    assert (middle.host.tolist(), lower.host.tolist()) == ([22], [23, 24])
+    assert (middle.host.indices.tolist(), lower.host.indices.tolist()) == ([22], [23, 24])
     assert (middle.names, lower.names) == (["c"], ["d", "e"])
     assert tree.walk(None, key(1, 2, 3, 4, 5)).node is lower
 
@@ -98,7 +103,7 @@ def test_split_keeps_what_both_halves_share(tree, chain):
     hold = HostLock(lower)
     middle = tree.split(lower, 1)
     assert (middle.hits, middle.priority, middle.lock) == (3, 5, 1)
-    assert (middle.device.tolist(), lower.device.tolist()) == ([12], [13, 14])
+    assert (middle.device.indices.tolist(), lower.device.indices.tolist()) == ([12], [13, 14])
     assert (upper.device_children, middle.device_children, lower.device_children) == (1, 1, 0)
     assert hold.nodes == [lower, middle]
     assert hold.release() == [lower, middle]
@@ -149,7 +154,7 @@ def test_pages_put_on_a_locked_node_are_protected(tree, chain):
     tree.put_on_device(lower, slots(12, 13, 14))
     assert (tree.evictable, tree.protected, upper.device_children) == (0, 5, 1)
     tree.unlock(lower)
-    assert tree.take_off_device(lower).tolist() == [12, 13, 14]
+    assert tree.take_off_device(lower).indices.tolist() == [12, 13, 14]
     assert (tree.evictable, tree.protected, upper.device_children) == (2, 0, 0)
 
 

@@ -419,9 +419,7 @@ class Adder:
             self.spend(req.extend, later)
         finally:
             cache.unlock(req.match.device_node)
-        empty = cache.tree.root.device
-        assert empty is not None
-        req.lease = Lease(req.prompt.namespace, b"", req.prefix // self.of.page, node, empty[:0])
+        req.lease = Lease(req.prompt.namespace, b"", req.prefix // self.of.page, node)
         return self.state()
 
     def state(self) -> str:
