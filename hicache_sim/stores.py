@@ -13,9 +13,18 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 Name = Any
+
+
+class Limits(NamedTuple):
+    """How much a store keeps; watermarks are shares of it."""
+
+    capacity_pages: float
+    high_watermark: float = 1.0
+    low_watermark: float = 1.0
+    lease_s: float = 0.0
 
 
 class Store:
@@ -24,17 +33,12 @@ class Store:
     checks_after_reading = False
     """Whether a page may be overwritten while it is read."""
 
-    def __init__(
-        self,
-        capacity_pages: float,
-        high_watermark: float = 1.0,
-        low_watermark: float = 1.0,
-        lease_s: float = 0.0,
-    ) -> None:
-        self.capacity_pages = capacity_pages if math.isinf(capacity_pages) else math.floor(capacity_pages)
-        self.high_pages = self.capacity_pages * high_watermark
-        self.low_pages = self.capacity_pages * low_watermark
-        self.lease_s = lease_s
+    def __init__(self, limits: Limits) -> None:
+        pages = limits.capacity_pages
+        self.capacity_pages = pages if math.isinf(pages) else math.floor(pages)
+        self.high_pages = self.capacity_pages * limits.high_watermark
+        self.low_pages = self.capacity_pages * limits.low_watermark
+        self.lease_s = limits.lease_s
         self.held: dict[Name, float] = self._nothing()
         """Name to the time of its last use (what that means is the kind's), oldest first where the kind keeps order."""
         self.evicted = 0
@@ -147,14 +151,8 @@ class LruPageTable(Lru):
 class SecondChance(Store):
     """Pages go in the order they came, those read since then once later, down to the low watermark (`LmdbClient`)."""
 
-    def __init__(
-        self,
-        capacity_pages: float,
-        high_watermark: float = 1.0,
-        low_watermark: float = 1.0,
-        lease_s: float = 0.0,
-    ) -> None:
-        super().__init__(capacity_pages, high_watermark, low_watermark, lease_s)
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(limits)
         self._read = set[Name]()
 
     def _nothing(self) -> dict[Name, float]:
@@ -199,14 +197,8 @@ class WatermarkLease(Store):
     LOOK_S = 0.01
     """After which the master's thread looks again."""
 
-    def __init__(
-        self,
-        capacity_pages: float,
-        high_watermark: float = 1.0,
-        low_watermark: float = 1.0,
-        lease_s: float = 0.0,
-    ) -> None:
-        super().__init__(capacity_pages, high_watermark, low_watermark, lease_s)
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(limits)
         self._evicts_s = math.inf
         """When room will be made."""
         self._written: deque[tuple[float, Sequence[Name], int]] = deque()
@@ -289,14 +281,8 @@ class WatermarkCleaner(Store):
     period_s = 30.0
     batch_pages = 50
 
-    def __init__(
-        self,
-        capacity_pages: float,
-        high_watermark: float = 1.0,
-        low_watermark: float = 1.0,
-        lease_s: float = 0.0,
-    ) -> None:
-        super().__init__(capacity_pages, high_watermark, low_watermark, lease_s)
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(limits)
         self._next_s = self.period_s
 
     def probe(self, names: Sequence[Name], now_s: float) -> int:
@@ -365,4 +351,4 @@ def make_store(eviction: str, capacity_pages: float, high: float, low: float, le
     """An empty store. ValueError lists the known kinds."""
     if eviction not in STORES:
         raise ValueError(f"unknown store eviction {eviction!r}: known are {', '.join(STORES)}")
-    return STORES[eviction](capacity_pages, high, low, lease_s)
+    return STORES[eviction](Limits(capacity_pages, high, low, lease_s))
