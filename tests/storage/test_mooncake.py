@@ -67,6 +67,34 @@ class TestMooncake(StorageContract):
         pytest.skip("objects of this store are never rewritten, and it tells no lengths before it reads")
 
 
+class TestVerifiedMooncake(TestMooncake):
+    """Objects with seals beside them."""
+
+    many = 1_000
+
+    def opener(self, tmp_path: Path) -> Callable[[StorageIdentity], StorageClient]:
+        return lambda identity: client_of(self.connection, identity, verify=True)
+
+    def damage(self, tmp_path: Path, identity: StorageIdentity, name: str) -> bool:
+        key = key_prefix(identity) + name + key_suffixes(identity)[-1]
+        data = bytearray(self.store.get(key))
+        data[7] ^= 1
+        assert self.store.remove(key, True) == self.store.put(key, bytes(data)) == 0
+        return True
+
+    def test_what_sglang_wrote_is_read_and_what_is_sealed_it_reads(self, connection):
+        plain, sealed, host = client_of(connection), client_of(connection, verify=True), FakeHost(8, pieces=2)
+        names = names_of(range(4))
+        fill(host, names, slots(0, 1, 2, 3))
+        assert plain.put(names[:2], host, slots(0, 1)) == sealed.put(names[2:], host, slots(2, 3)) == 2
+        for reader in (plain, sealed):
+            host.memory[:, 4:] = 0
+            assert reader.get(names, host, slots(4, 5, 6, 7)) == 4
+            assert wrong(host, names, slots(4, 5, 6, 7)) == []
+        sealed.clear()
+        assert self.store.remove_all(True) == 0, "seals go with what they seal"
+
+
 # Objects
 
 

@@ -3,7 +3,8 @@
 Rules of this file
 - Objects are upstream's: `[tag_][model_]<hash>_<rank>_k` and `_v`, `<hash>__k` where all ranks have the same rows
   (MLA). With `tp_lcm_size` and heads in front (page_head) there is a pair for each rank of the larger system.
-- An object is immutable and appears whole, so it is verified by the store; one of another length is a bad page.
+- An object is immutable and appears whole; one of another length is a bad page. With `"verify": true` each has a seal
+  beside it (`mooncake_seals`), and one that does not fit goes, so that the page is written again.
 - Codes, not exceptions, say what happened. No room is a refusal, not found a miss; all else means that the store is
   unwell (`StoreFailed`). A dead master costs 4 s a call, which the workers bound.
 - The store is let go when nobody calls it any more; a call that hangs for ever keeps it.
@@ -26,6 +27,7 @@ from typing import Any, NamedTuple
 from .client import Counts, PageMemory, Slots, StorageError, StorageIdentity, StoreFailed
 from .gate import Gate
 from .keeping import Keeping, Known
+from .mooncake_seals import SEAL, NoSeals, Seals, StoredSeals
 from .objects import Buffer, Registrations, cut
 from .options import Options, flag, text, whole
 
@@ -38,6 +40,8 @@ _LIBRARIES = "on Debian: apt-get install libibverbs1 librdmacm1 libnuma1 liburin
 NO_ROOM, WRONG_SIZE, BEING_WRITTEN, NOT_FOUND, LEASE_ENDED, TRANSFER_FAILED = -200, -600, -703, -704, -707, -800
 _MISSES = (BEING_WRITTEN, NOT_FOUND, LEASE_ENDED)
 HAS_LEASE = -706
+DAMAGED = -1_000_000
+"""Ours, not the store's: an object is not what was sealed."""
 LONGEST_LEASE_S, LOOK_S = 30.0, 0.05
 
 
@@ -67,9 +71,10 @@ def from_options(identity: StorageIdentity, options: Options) -> MooncakeClient:
     settings = read_settings(identity, options)
     grouped = options.take("enable_group_semantics", flag, False)
     wide = options.take("tp_lcm_size", whole(1, 1 << 16), 0)
+    verify = options.take("verify", flag, False)
     options.end()
     connection = connect(settings)
-    return MooncakeClient(identity, connection, connection.close, tp_lcm_size=wide, grouped=grouped)
+    return MooncakeClient(identity, connection, connection.close, tp_lcm_size=wide, grouped=grouped, verify=verify)
 
 
 def read_settings(identity: StorageIdentity, options: Options) -> Settings:
@@ -308,6 +313,7 @@ class MooncakeClient:
         *,
         tp_lcm_size: int = 0,
         grouped: bool = False,
+        verify: bool = False,
     ) -> None:
         self.identity = identity
         self._connection = connection
@@ -316,6 +322,7 @@ class MooncakeClient:
         self._prefix = key_prefix(identity)
         self._suffixes = key_suffixes(identity, tp_lcm_size)
         self._grouped = grouped
+        self._seals: Seals = StoredSeals(connection.store) if verify else NoSeals()
         self._counts = Counts()
         self._gate = Gate("the mooncake store", let_go)
 
@@ -355,7 +362,7 @@ class MooncakeClient:
         """Remove this identity's objects. Upstream removes everybody's."""
         with self._gate:
             endings = "|".join(map(re.escape, self._suffixes))
-            code = self._store.remove_by_regex(f"^{re.escape(self._prefix)}[0-9a-f]+({endings})$", True)
+            code = self._store.remove_by_regex(f"^{re.escape(self._prefix)}[0-9a-f]+({endings})({SEAL})?$", True)
             if code < 0:
                 raise StoreFailed(f"mooncake: clear: code {code}")
 
@@ -391,12 +398,15 @@ class MooncakeClient:
         """Bytes read of each object, or a code."""
         if not parts.keys:
             return ()
-        moved: Sequence[int]
         if all(len(buffers) == 1 for buffers in parts.buffers):
             addresses = [buffers[0][0] for buffers in parts.buffers]
-            moved = self._store.batch_get_into(parts.keys, addresses, parts.sizes)
+            moved = list(self._store.batch_get_into(parts.keys, addresses, parts.sizes))
         else:
-            moved = self._store.batch_get_into_multi_buffers(parts.keys, *_scattered(parts.buffers))
+            moved = list(self._store.batch_get_into_multi_buffers(parts.keys, *_scattered(parts.buffers)))
+        whole = _first(code != size for code, size in zip(moved, parts.sizes, strict=True))
+        for at in self._seals.wrong(parts.keys[:whole], parts.buffers[:whole]):
+            moved[at] = DAMAGED
+            self._store.batch_remove([parts.keys[at] + SEAL, parts.keys[at]], True)
         return moved
 
     def _write(self, parts: _Parts, new: Sequence[int]) -> Sequence[int]:
@@ -411,6 +421,8 @@ class MooncakeClient:
             codes = self._store.batch_put_from(keys, addresses, sizes, *config)
         else:
             codes = self._store.batch_put_from_multi_buffers(keys, *_scattered(buffers), *config)
+        stored = [at for at, code in enumerate(codes) if code == 0]
+        self._seals.write([keys[at] for at in stored], [buffers[at] for at in stored])
         return codes
 
     def _group_config(self, new: Sequence[int], keys: Sequence[str]) -> list[Any]:
@@ -440,7 +452,7 @@ class MooncakeClient:
         size = code
         if code == TRANSFER_FAILED and len(parts.buffers[at]) > 1:  # what a scattered read of a short object answers
             size = self._store.get_size(parts.keys[at])
-        return code == WRONG_SIZE or (size >= 0 and size != parts.sizes[at])
+        return code in (WRONG_SIZE, DAMAGED) or (size >= 0 and size != parts.sizes[at])
 
     def _count_put(self, known: Sequence[int], codes: Sequence[int]) -> None:
         objects = len(self._suffixes)
