@@ -55,10 +55,15 @@ test-fast: $(TOOLS) fast
 	cd tests/golden && ../../$(FAST)/bin/python replay.py hiradix_l3_v0.5.7.jsonl.gz
 	$(BIN)/python tests/same_summary.py $(BIN)/hicache $(FAST)/bin/hicache
 
-# Takes minutes, alone on the machine; `make bench BENCH=--quick` takes two. Compiled rows need `make fast`.
+# Takes minutes, alone on the machine; `make bench BENCH=--quick` takes fewer. Compiled rows need `make fast`.
 bench: $(TOOLS)
 	HICACHE_FAST_PYTHON=$(wildcard $(FAST)/bin/python) $(BIN)/python -m benchmarks $(BENCH)
-	$(BIN)/python -c 'import torch' 2>/dev/null && $(BIN)/python -m benchmarks.memory $(BENCH) || echo "no torch: no reports/memory"
+	$(BIN)/python -m benchmarks.curve --out reports/curve $(BENCH)
+	@if $(BIN)/python -c 'import torch' 2>/dev/null; then set -ex; \
+	  $(BIN)/python -m benchmarks.memory $(BENCH); \
+	  $(BIN)/python -m benchmarks.stores --out reports/stores $(filter --quick,$(BENCH)); \
+	  $(BIN)/python -m benchmarks.transports --out reports/transports $(filter --quick,$(BENCH)); \
+	else echo "no torch: no reports/memory, stores, transports"; fi
 
 # The simulator against this machine: about ten minutes, better alone on it.
 validation: $(STAMP)

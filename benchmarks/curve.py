@@ -9,6 +9,7 @@ Rules of this file
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from pathlib import Path
@@ -16,7 +17,8 @@ from pathlib import Path
 from . import peers
 from .inputs import speed_trace
 from .measure import ROOT, Row, Table, Usage, run, spread
-from .scale import Scale, main
+from .ratios import Report
+from .scale import Scale, chosen, options, tell
 
 BLOCK = 512
 SIZES = [16 << step for step in range(12)]
@@ -106,5 +108,26 @@ def _row(who: str, usages: list[Usage]) -> Row:
     }
 
 
+HEAD = """# Hit rates at many sizes
+
+One pass of ours, beside programs that answer the same question. Measured by `{command}`, as `make bench` does; the
+programs are in `benchmarks/`.
+"""
+
+
+def main() -> None:
+    parser = options(argparse.ArgumentParser(prog="python -m benchmarks.curve"))
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write report.md and results.json there")
+    arguments = parser.parse_args()
+    command = "python -m benchmarks.curve" + " --quick" * arguments.quick + " --no-peers" * arguments.no_peers
+
+    def measure() -> dict[str, Table]:
+        table = curve(chosen(arguments))
+        tell(table)
+        return {table.name: table}
+
+    Report(HEAD, command).run(arguments.out, measure, lambda tables: Table("targets", "Targets"))
+
+
 if __name__ == "__main__":
-    main(curve)
+    main()

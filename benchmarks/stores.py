@@ -1,4 +1,5 @@
 """Stores against their own APIs doing the same, and against upstream's classes: `python -m benchmarks.stores [NAME]`.
+With `--out FOLDER` into a report, as `make bench` does.
 
 Rules of this file
 - Ratios within one run. All sides of a store take turns, batch by batch, so that what else the machine does strikes
@@ -12,6 +13,7 @@ Rules of this file
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import random
 import shutil
@@ -19,8 +21,10 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,11 +35,15 @@ from hicache_ref.data.pools import HostPool
 from hicache_ref.data.storage.client import StorageClient, StorageIdentity
 from hicache_ref.data.storage.registry import make_client
 
-from .measure import ROOT, Row, Table, spread, text
+from . import ratios
+from .measure import ROOT, Row, Table, spread
+from .ratios import Report, Tables, Target
+from .scale import tell
 from .storage import BATCH, KIB, NAMES, PAGES, pool
 
-OF_RAW, OF_UPSTREAM, OF_FLAT_FILE = 0.9, 1.0, 0.7
-"""The targets: at least so much of the raw API's speed, of upstream's class, and, for lmdb, of one flat file."""
+WANTED = {"raw, verified": 0.9, "raw": 0.9, "upstream": 1.0, "flat file": 0.7}
+"""The targets, by side: at least so much of its speed."""
+QUICK_ROUNDS, ROUNDS = 3, 11
 WHO = StorageIdentity("bench")
 KEYS = [name.encode() for name in NAMES]
 
@@ -286,8 +294,27 @@ def port_each(folder: str) -> Iterator[Callable[[], str]]:
     yield free
 
 
-STORES: dict[str, tuple[Any, dict[str, Make]]] = {
-    "lmdb": (
+@dataclass(frozen=True)
+class Store:
+    """places: what gives the sides their places. sides: `ours` is compared with all others.
+
+    modules, programs: what it cannot be measured without.
+    """
+
+    places: Callable[[str], Any]
+    sides: Mapping[str, Make]
+    modules: Sequence[str] = ()
+    programs: Sequence[str] = ()
+
+    def lacks(self) -> str:
+        """The first thing that is not here; "" if everything is."""
+        modules = (name for name in self.modules if find_spec(name) is None)
+        programs = (name for name in self.programs if shutil.which(name) is None)
+        return next(modules, "") or next(programs, "")
+
+
+STORES = {
+    "lmdb": Store(
         folder_each,
         {
             "ours": ours("lmdb", "path", max_size="1Gi"),
@@ -296,31 +323,37 @@ STORES: dict[str, tuple[Any, dict[str, Make]]] = {
             "ours, unverified": ours("lmdb", "path", max_size="1Gi", verify=False),
             "flat file": FlatFile,
         },
+        ("lmdb", "xxhash"),
     ),
-    "redis": (
+    "redis": Store(
         server_for_all,
         {
             "ours": ours("redis", "url"),
             "raw": RawRedis,
             "ours, unverified": ours("redis", "url", verify=False),
         },
+        ("redis", "hiredis", "xxhash"),
+        ("redis-server",),
     ),
-    "dynamic": (port_each, {"ours": ours("dynamic", "discovery_addr", **PEERCACHE), "raw": RawPeerCache}),
+    "dynamic": Store(
+        port_each, {"ours": ours("dynamic", "discovery_addr", **PEERCACHE), "raw": RawPeerCache}, ("peercache",)
+    ),
 }
-"""What gives the sides their places, and the sides; `ours` is compared with all others."""
 
 
-def measure(name: str, folder: str, rounds: int, sizes: Sequence[int] = KIB) -> Table:
+def measure(name: str, store: Store, folder: str, rounds: int, sizes: Sequence[int] = KIB) -> Table:
     """Put and get of one batch, for each page size, by all sides of a store in turn."""
-    places, sides = STORES[name]
     table = Table(name, f"{name}: {BATCH} pages a batch")
+    table.notes.append(
+        "GB/s are medians. vs: medians (and range) of the ratios of single rounds, above 1 where ours wins."
+    )
     for kib in sizes:
         with ExitStack() as stack:
             where = tempfile.mkdtemp(dir=folder)
             stack.callback(shutil.rmtree, where, ignore_errors=True)
-            place = stack.enter_context(places(where))
+            place = stack.enter_context(store.places(where))
             host = pool("page_first", kib)
-            made = {side: make(host, place()) for side, make in sides.items()}
+            made = {side: make(host, place()) for side, make in store.sides.items()}
             for side in made.values():
                 stack.callback(side.close)
             # The smaller a batch, the more a single interruption is to it.
@@ -352,20 +385,61 @@ def _row(kib: int, call: str, seconds: dict[tuple[str, str], list[float]]) -> Ro
     return {"page KiB": kib, "call": call} | speeds | ratios
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.stores", description=__doc__)
-    parser.add_argument("stores", nargs="*", metavar="NAME", help=f"of {', '.join(STORES)}; default: all")
+def verdicts(tables: Tables) -> Table:
+    """One target for each store and side that it was compared with."""
+    targets = [Target(f"{name}, over {side}", WANTED[side], _found(name, side)) for name in tables for side in WANTED]
+    found = ratios.verdicts(targets, tables)
+    found.notes.append(
+        "raw: the store's own API. raw, verified: the same, and digests kept and compared, as ours does."
+    )
+    return found
+
+
+def _found(name: str, side: str) -> Callable[[Tables], list[float]]:
+    column = f"vs {side}"
+    return lambda tables: [row[column]["median"] for row in tables[name].rows if column in row]
+
+
+def measure_all(stores: Mapping[str, Store], folder: str, rounds: int) -> dict[str, Table]:
+    """A table for each store that is here, and a line for each that is not."""
+    tables = {}
+    for name, store in stores.items():
+        if lacks := store.lacks():
+            print(f"no {lacks}: {name} is not measured")
+            continue
+        tables[name] = measure(name, store, folder, rounds)
+        tell(tables[name])
+    return tables
+
+
+def main(stores: Mapping[str, Store], program: str, head: str, packages: Sequence[str]) -> None:
+    """The command `python -m benchmarks.<program>` over these stores."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{program}")
+    parser.add_argument("stores", nargs="*", metavar="NAME", help=f"of {', '.join(stores)}; default: all")
     parser.add_argument("--folder", type=Path, help="where files go; default: a new one under out/")
-    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write report.md and results.json there")
     arguments = parser.parse_args()
+    unknown = [name for name in arguments.stores if name not in stores]
+    if unknown:
+        parser.error(f"no store {', '.join(unknown)}; there are {', '.join(stores)}")
+    chosen = {name: stores[name] for name in arguments.stores or stores}
+    rounds = QUICK_ROUNDS if arguments.quick else arguments.rounds
+    logging.disable(logging.INFO)
     torch.set_num_threads(1)
     (ROOT / "out").mkdir(exist_ok=True)
+    command = " ".join([f"python -m benchmarks.{program}", *arguments.stores, *["--quick"] * arguments.quick])
     with tempfile.TemporaryDirectory(dir=arguments.folder or ROOT / "out") as folder:
-        for name in arguments.stores or STORES:
-            table = measure(name, folder, arguments.rounds)
-            print(f"{table.title}\n\n{text(table)}\n", flush=True)
-    print("GB/s are medians. vs: medians (and range) of the ratios of single rounds, above 1 where ours is faster.")
+        report = Report(head, command, packages)
+        report.run(arguments.out, lambda: measure_all(chosen, folder, rounds), verdicts)
 
+
+HEAD = """# Stores
+
+Our clients, and the stores' own APIs doing the same with the same memory, in turn. Measured by `{command}`, as
+`make bench` does; the programs are in `benchmarks/`.
+"""
 
 if __name__ == "__main__":
-    main()
+    main(STORES, "stores", HEAD, ["torch", "lmdb", "redis", "hiredis", "peercache", "xxhash"])

@@ -1,4 +1,4 @@
-"""Mooncake, NIXL and 3FS, measured as `benchmarks.stores` measures: `python -m benchmarks.transports [NAME]`.
+"""Mooncake, NIXL, 3FS and AIBrix, measured as `benchmarks.stores` measures: `python -m benchmarks.transports [NAME]`.
 
 Rules of this file
 - Raw: the library's own calls for the same objects, as its manual has them, on the same memory.
@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from hicache_ref.data.pools import HostPool
 from hicache_ref.data.storage.registry import make_client
 
 from .storage import BATCH, NAMES, PAGES
-from .stores import STORES, WHO, Make, Ours, folder_each, main
+from .stores import WHO, Ours, Store, digest, folder_each, main
 
 JOBS, ENTRIES = 4, 8
 FILE_BYTES = 256 << 20
@@ -35,6 +36,11 @@ FILE_BYTES = 256 << 20
 def _tests(name: str) -> Any:
     """A module of the tests: they know how to start servers and how to execute upstream's classes."""
     return importlib.import_module(f"tests.storage.{name}")
+
+
+def upstream_is_here() -> bool:
+    """Whether SGLang's wheel is here, or could be fetched."""
+    return _tests("upstream").find(_tests("upstream_stores").VERSION) is not None
 
 
 def _buffers(host: HostPool) -> list[tuple[str, int, int]]:
@@ -201,6 +207,24 @@ class RawFile:
         os.close(self.file)
 
 
+class RawVerifiedFile(RawFile):
+    """The same, and a digest of each object, kept and compared."""
+
+    def __init__(self, host: HostPool, folder: str) -> None:
+        super().__init__(host, folder)
+        self.digests: dict[int, bytes] = {}
+
+    def empty(self) -> None:
+        self.digests.clear()
+
+    def _move(self, move: Callable[..., int], group: list[tuple[list[memoryview], int]]) -> int:
+        moved = super()._move(move, group)
+        for pieces, offset in group:
+            found = digest(pieces)
+            assert self.digests.setdefault(offset, found) == found
+        return moved
+
+
 def _ours_hf3fs(host: HostPool, folder: str, **more: Any) -> Ours:
     place = {"file_path_prefix": f"{folder}/pages", "file_size": FILE_BYTES, "numjobs": JOBS, "entries": ENTRIES}
     return Ours(host, make_client("hf3fs", WHO, place | {"use_mock_hf3fs_client": True} | more, {}))
@@ -229,22 +253,39 @@ def _upstreams_hf3fs(host: HostPool, folder: str) -> Upstream:
     return Upstream(host, make, lambda store: store.clear())
 
 
-TRANSPORTS: dict[str, tuple[Any, dict[str, Make]]] = {
-    "mooncake": (mooncake, {"ours": _ours_mooncake, "raw": RawMooncake, "upstream": _upstreams_mooncake}),
-    "nixl": (folder_each, {"ours": _ours_nixl, "raw": RawNixl, "upstream": _upstreams_nixl}),
-    "hf3fs": (
+TRANSPORTS = {
+    "mooncake": Store(
+        mooncake,
+        {"ours": _ours_mooncake, "raw": RawMooncake, "upstream": _upstreams_mooncake},
+        ("mooncake",),
+    ),
+    "nixl": Store(folder_each, {"ours": _ours_nixl, "raw": RawNixl, "upstream": _upstreams_nixl}, ("nixl_cu12",)),
+    "hf3fs": Store(
         folder_each,
         {
             "ours": _ours_hf3fs,
+            "raw, verified": RawVerifiedFile,
             "raw": RawFile,
             "upstream": _upstreams_hf3fs,
             "ours, unverified": partial(_ours_hf3fs, verify=False),
         },
+        ("xxhash",),
     ),
 }
 
+HEAD = """# Transports
+
+Our clients, the libraries' own calls, and SGLang's classes out of its wheel, in turn on the same memory. Measured by
+`{command}`, as `make bench` does; the programs are in `benchmarks/`.
+"""
+
+
+def without_upstream(store: Store) -> Store:
+    return replace(store, sides={name: make for name, make in store.sides.items() if name != "upstream"})
+
 
 if __name__ == "__main__":
-    STORES.clear()
-    STORES.update(TRANSPORTS)
-    main()
+    if not upstream_is_here():
+        print("no wheel of sglang: its classes are not measured")
+        TRANSPORTS = {name: without_upstream(store) for name, store in TRANSPORTS.items()}
+    main(TRANSPORTS, "transports", HEAD, ["torch", "mooncake-transfer-engine-non-cuda", "nixl-cu12", "xxhash"])

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from benchmarks import copies, fences, gpu, memory, storage  # noqa: E402
+from benchmarks import copies, fences, gpu, memory, ratios, storage  # noqa: E402
 from benchmarks.scale import Scale  # noqa: E402
 from hicache_ref.config.server_args import ServerArgs  # noqa: E402
 from hicache_ref.run.setup import RealConfig  # noqa: E402
@@ -23,7 +23,8 @@ def test_one_report_of_copies_files_and_fences(tmp_path, monkeypatch):
     monkeypatch.setattr(storage.measure, "__defaults__", ((64,),))
     monkeypatch.setattr(fences, "PASSES", 3)
     tables = memory.measure(Scale(**{**vars(TINY), "work": tmp_path}), 1)
-    memory.write(tmp_path / "report", tables, {"load averages": "0"}, "python -m benchmarks.memory")
+    report = ratios.Report(memory.HEAD, "python -m benchmarks.memory")
+    report.write(tmp_path / "report", tables, memory.verdicts(tables), {"load averages": "0"})
     results = json.loads((tmp_path / "report" / "results.json").read_text())
     assert [row["figure"] for row in results["targets"]] == [target.figure for target in memory.TARGETS]
     assert all(row["lowest"] > 0 and row["verdict"] in ("reached", "falls short") for row in results["targets"])

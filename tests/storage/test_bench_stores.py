@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
+import json
+import sys
 
 import pytest
 
@@ -12,24 +13,20 @@ from benchmarks import stores  # noqa: E402
 
 from .fakes import read_page  # noqa: E402
 
-NEEDS = {"lmdb": ("lmdb", "xxhash"), "redis": ("redis", "xxhash")}
 
-
-@pytest.fixture(params=NEEDS)
+@pytest.fixture(params=["lmdb", "redis"])
 def name(request: pytest.FixtureRequest) -> str:
-    for module in NEEDS[request.param]:
-        pytest.importorskip(module)
-    if request.param == "redis" and shutil.which("redis-server") is None:
-        pytest.skip("no redis-server here")
+    if lacks := stores.STORES[request.param].lacks():
+        pytest.skip(f"no {lacks} here")
     return str(request.param)
 
 
 def test_all_sides_bring_back_what_they_kept(name, tmp_path):
-    places, sides = stores.STORES[name]
+    store = stores.STORES[name]
     host = stores.pool("page_first", 16)
     wanted = [read_page(host, page) for page in range(stores.BATCH)]
-    with places(str(tmp_path)) as place:
-        for make in sides.values():
+    with store.places(str(tmp_path)) as place:
+        for make in store.sides.values():
             side = make(host, place())
             side.put()
             host.poison(stores.PAGES)
@@ -40,6 +37,29 @@ def test_all_sides_bring_back_what_they_kept(name, tmp_path):
 
 
 def test_its_table_says_how_they_compare(name, tmp_path):
-    table = stores.measure(name, str(tmp_path), rounds=1, sizes=[16])
+    table = stores.measure(name, stores.STORES[name], str(tmp_path), rounds=1, sizes=[16])
     assert [(row["page KiB"], row["call"]) for row in table.rows] == [(16, "put"), (16, "get")]
     assert all(row["vs raw"]["median"] > 0 and row["ours GB/s"] > 0 for row in table.rows)
+
+
+def test_the_command_reports_in_a_folder_what_is_here(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(stores.measure, "__defaults__", ((16,),))
+    absent = stores.Store(stores.folder_each, {}, modules=("no_such_module",))
+    flat = stores.Store(stores.folder_each, {"ours": stores.FlatFile, "flat file": stores.FlatFile})
+    monkeypatch.setattr(
+        sys, "argv", ["stores", "--quick", "--folder", str(tmp_path), "--out", str(tmp_path / "report")]
+    )
+    monkeypatch.setattr(stores.logging, "disable", lambda level: None)
+    stores.main({"flat": flat, "absent": absent}, "stores", stores.HEAD, ["no-such-package"])
+    assert "no no_such_module: absent is not measured" in capsys.readouterr().out
+    results = json.loads((tmp_path / "report" / "results.json").read_text())
+    assert [target["figure"] for target in results["targets"]] == ["flat, over flat file"]
+    assert len(results["flat"]["rows"]) == 2 and "absent" not in results
+    assert results["command"] == "python -m benchmarks.stores --quick"
+    words = (tmp_path / "report" / "report.md").read_text()
+    assert "## flat: 128 pages a batch" in words and "load averages" in words
+
+
+def test_what_a_store_lacks_is_named():
+    assert stores.Store(stores.folder_each, {}, ("json",), ("no-such-program",)).lacks() == "no-such-program"
+    assert stores.Store(stores.folder_each, {}, ("json",), ("sh",)).lacks() == ""

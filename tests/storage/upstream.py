@@ -33,14 +33,15 @@ _PIP = (
 
 def wheel(version: str) -> Path:
     """The wheel of this version. Skips the test if it cannot be had."""
-    path = _wheel(version)
+    path = find(version)
     if path is None:
         pytest.skip(f"the wheel of sglang {version} cannot be had here")
     return path
 
 
 @cache
-def _wheel(version: str) -> Path | None:
+def find(version: str) -> Path | None:
+    """The wheel of this version, fetched if it must be; None if it cannot be had."""
     pattern = f"sglang-{version}-*.whl"
     for path in CACHE.glob(pattern):
         return path

@@ -7,8 +7,8 @@ Rules of this file
 - A page of the file may be given to another key while it is read. So a seal over key, identity and bytes is kept in the
   table; bytes that it does not fit are a bad page, which is forgotten. What was written without one (by SGLang, or
   kept by SGLang's server) is looked up again after it was read: it must still have the same page.
-- A batch goes in groups of `entries` objects, `numjobs` at a time. Nothing is rewritten, and the file is never full:
-  the table gives away what was used longest ago.
+- A batch goes in groups of `entries` objects, `numjobs` at a time; one of the threads is the caller's. Nothing is
+  rewritten, and the file is never full: the table gives away what was used longest ago.
 - Source: `storage_hf3fs.py` of 0.5.23 (keys, file, settings, variables).
 """
 
@@ -171,7 +171,7 @@ class Hf3fsClient:
         """Known with the first host."""
         self._lock = threading.Lock()
         self._drivers: SimpleQueue[Driver] = SimpleQueue()
-        self._threads = Threads(jobs, "hf3fs")
+        self._threads = Threads(jobs - 1, "hf3fs")
         self._counts = Counts()
         self._gate = Gate("the hf3fs store", self._end)
 
@@ -254,18 +254,37 @@ class Hf3fsClient:
     def _spread(
         self, call: Call, keys: Sequence[str], places: Sequence[Place], objects: Sequence[Pieces]
     ) -> list[Moved]:
-        """What came of each object, moved in groups by all drivers at once. StoreFailed: one of them failed."""
-        groups = [slice(at, at + self._entries) for at in range(0, len(keys), self._entries)]
-        asked = [(call, keys[group], places[group], objects[group]) for group in groups]
+        """What came of each object, an equal run of them by each driver at once. StoreFailed: one of them failed."""
+        groups = -(-len(keys) // self._entries)
+        run = -(-groups // self._jobs) * self._entries or 1
+        runs = [slice(at, at + run) for at in range(0, len(keys), run)]
+        asked = [(call, keys[run], places[run], objects[run]) for run in runs]
+        others = self._threads.submit_all(self._in_turn, asked[1:])
         # Nobody returns before all have: pages are touched within the call only.
-        done = [future.result() for future in self._threads.submit_all(self._move, asked)]
+        done = [self._in_turn(*arguments) for arguments in asked[:1]] + [other.result() for other in others]
         for _, error in done:
             if error is not None:
                 raise StoreFailed(f"hf3fs: {error}") from error
         return [one for moved, _ in done for one in moved]
 
-    def _move(
+    def _in_turn(
         self, call: Call, keys: Sequence[str], places: Sequence[Place], objects: Sequence[Pieces]
+    ) -> tuple[list[Moved], Exception | None]:
+        """What came of a run of objects, group after group by one driver, and what went wrong."""
+        driver, moved = self._drivers.get(), list[Moved]()
+        try:
+            for at in range(0, len(keys), self._entries):
+                group = slice(at, at + self._entries)
+                some, error = self._move(driver, call, keys[group], places[group], objects[group])
+                moved += some
+                if error is not None:
+                    return moved, error
+        finally:
+            self._drivers.put(driver)
+        return moved, None
+
+    def _move(
+        self, driver: Driver, call: Call, keys: Sequence[str], places: Sequence[Place], objects: Sequence[Pieces]
     ) -> tuple[list[Moved], Exception | None]:
         """What came of a group, and what went wrong, unless that is a lack of room."""
         seals = [self._sealer.begin(self._seal_prefix + key) for key in keys]
@@ -274,15 +293,12 @@ class Hf3fsClient:
             for piece in objects[at]:
                 seals[at].update(piece)
 
-        driver = self._drivers.get()
         try:
             sizes = call(driver, [place.page * self._object_bytes for place in places], objects, seen)
             return list(map(Moved, sizes, seals)), None
         except Exception as error:
             full = isinstance(error, OSError) and error.errno in NO_ROOM
             return [Moved(0, seal) for seal in seals], None if full else error
-        finally:
-            self._drivers.put(driver)
 
     def _verified(self, keys: Sequence[str], places: Sequence[Place], moved: Sequence[Moved]) -> list[bool]:
         """Which objects hold what their keys say. Those that do not are forgotten, so that they are written again."""

@@ -247,6 +247,7 @@ class Folders:
         self._direct = direct
         self._writer = uuid.uuid4().hex
         self._numbers = itertools.count()
+        self._buckets = [[f"{folder}/{bucket:02x}/" for bucket in range(256)] for folder in folders]
         for folder in folders:
             try:
                 os.makedirs(folder, exist_ok=True)
@@ -257,7 +258,7 @@ class Folders:
 
     def path(self, key: str) -> str:
         number = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
-        return f"{self._folders[(number >> 16) % len(self._folders)]}/{number & 255:02x}/{key}"
+        return self._buckets[(number >> 16) % len(self._folders)][number & 255] + key
 
     def present(self, objects: Sequence[Object]) -> list[bool]:
         return [_size_bytes(self.path(each.key)) in _lengths(each) for each in objects]
@@ -267,7 +268,7 @@ class Folders:
 
     def read(self, objects: Sequence[Object]) -> Found:
         with self._opened([self.path(each.key) for each in objects], os.O_RDONLY, objects) as files:
-            sizes = [os.fstat(file).st_size for file in files]
+            sizes = [os.lseek(file, 0, os.SEEK_END) for file in files]  # cheaper than all that fstat tells
             wrong = (at for at, size in enumerate(sizes) if size not in _lengths(objects[at]))
             whole = next(wrong, len(files))
             if whole:
@@ -329,17 +330,12 @@ class Folders:
         }
 
     def _move(self, direction: str, objects: Sequence[Object], files: Sequence[int]) -> None:
-        memory, store, registered = [], [], []
-        for each, file in zip(objects, files, strict=True):
-            offset = 0
-            registered.append((0, each.size, file, ""))
-            for address, size in each.buffers:
-                memory.append((address, size))
-                store.append((offset, size, file))
-                offset += size
-        handle = self._agent.register(registered, "FILE")
+        memory = [buffer for each in objects for buffer in each.buffers]
+        pieces = [place for each, file in zip(objects, files, strict=True) for place in _places(each, file)]
+        whole = [(0, each.size, file, "") for each, file in zip(objects, files, strict=True)]
+        handle = self._agent.register(whole, "FILE")
         try:
-            self._agent.move(direction, memory, store, "FILE")
+            self._agent.move(direction, memory, pieces, "FILE")
         finally:
             self._agent.forget(handle)
 
@@ -452,6 +448,14 @@ def _copy(pieces: Sequence[Buffer], whole: int, into_pieces: bool) -> None:
         if address != whole:
             ctypes.memmove(*((address, whole) if into_pieces else (whole, address)), size)
         whole += size
+
+
+def _places(each: Object, file: int) -> list[tuple[int, int, int]]:
+    """(offset, bytes, file) of each of its buffers."""
+    if len(each.buffers) == 1:
+        return [(0, each.size, file)]
+    ends = itertools.accumulate(size for _, size in each.buffers)
+    return [(end - size, size, file) for end, (_, size) in zip(ends, each.buffers, strict=True)]
 
 
 def _lengths(each: Object) -> tuple[int, int]:

@@ -32,7 +32,7 @@ def cut(host: PageMemory, page: int, components: int, objects: int) -> list[list
     each, rest = divmod(host.page_bytes, objects)
     if rest:
         raise ValueError(f"a page of {host.page_bytes} bytes cannot be cut into {objects} objects")
-    if len(buffers) == objects and all(size == each for _, size in buffers):
+    if [size for _, size in buffers] == [each] * objects:
         return [[buffer] for buffer in buffers]
     return _shares(buffers, each)
 
@@ -57,9 +57,12 @@ def cut_memory(host: PageMemory, page: int, objects: int) -> list[list[memoryvie
     each, rest = divmod(host.page_bytes, objects)
     if rest:
         raise ValueError(f"a page of {host.page_bytes} bytes cannot be cut into {objects} objects")
+    pieces = host.page_memory(page)
+    if [piece.nbytes for piece in pieces] == [each] * objects:
+        return [[piece] for piece in pieces]
     shares: list[list[memoryview]] = [[]]
     room = each
-    for piece in host.page_memory(page):
+    for piece in pieces:
         while piece.nbytes > room:
             if room:
                 shares[-1].append(piece[:room])

@@ -20,10 +20,10 @@ _NOTHING = memoryview(bytearray())
 
 
 def components(host: PageMemory, page: int, count: int) -> list[memoryview]:
-    """The page in `count` equal pieces to read from: where it lies, if it is cut so, else a copy of it."""
+    """The page in `count` (1 to 3) equal pieces to read from: where it lies, if it is cut so, else a copy of it."""
     pieces = host.page_memory(page)
     each = host.page_bytes // count
-    if len(pieces) == count and all(piece.nbytes == each for piece in pieces):
+    if len(pieces) == count and pieces[0].nbytes == each == pieces[-1].nbytes:
         return pieces
     whole = memoryview(b"".join(pieces))
     return [whole[at : at + each] for at in range(0, count * each, each)]

@@ -24,6 +24,10 @@ Seen = Callable[[int], None]
 """Told when an object of the group has been moved, which leaves it in the processor's cache for who wants to look."""
 
 
+TOGETHER_BYTES = 512 << 10
+"""What goes in one call, so that it is still in a core's cache when it is looked at."""
+
+
 class Driver(Protocol):
     def read(self, offsets: Sequence[int], objects: Sequence[Pieces], seen: Seen) -> list[int]: ...
     def write(self, offsets: Sequence[int], objects: Sequence[Pieces], seen: Seen) -> list[int]: ...
@@ -45,10 +49,14 @@ class FileDriver:
     def _move(
         self, move: Callable[[int, Any, int], int], offsets: Sequence[int], objects: Sequence[Pieces], seen: Seen
     ) -> list[int]:
-        moved = []
-        for at, pieces in enumerate(objects):
-            moved.append(_all(move, self._file, pieces, offsets[at]))
-            seen(at)
+        sizes = [sum([piece.nbytes for piece in pieces]) for pieces in objects]
+        moved = [0] * len(objects)
+        for run in _adjacent(offsets, sizes):
+            left = _all(move, self._file, [piece for at in run for piece in objects[at]], offsets[run[0]])
+            for at in run:
+                moved[at] = min(sizes[at], left)
+                left -= moved[at]
+                seen(at)
         return moved
 
     def close(self) -> None:
@@ -130,6 +138,23 @@ def _open(path: str, size: int) -> int:
             f"hf3fs: cannot have {size} bytes at {path}: {error.strerror}; see file_path_prefix"
         ) from None
     return file
+
+
+def _adjacent(offsets: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
+    """Numbers of objects that follow each other in the file, in its order: at most TOGETHER_BYTES, or one object.
+
+    Tables give the keys of a batch neighbouring pages, upstream's from the last one down.
+    """
+    runs: list[list[int]] = []
+    end = total = -1
+    for at in sorted(range(len(offsets)), key=offsets.__getitem__):
+        if offsets[at] == end and total + sizes[at] <= TOGETHER_BYTES:
+            runs[-1].append(at)
+        else:
+            runs.append([at])
+            total = 0
+        end, total = offsets[at] + sizes[at], total + sizes[at]
+    return runs
 
 
 def _all(move: Callable[[int, Any, int], int], file: int, pieces: Pieces, offset: int) -> int:
