@@ -142,6 +142,20 @@ CASES: dict[str, Case] = {
             mended_s=60.0,
         ),
         Case(
+            "mooncake-shortened",
+            "mooncake",
+            "every second object is replaced by the half of it",
+            partial(servers.mooncake, hurt=lambda cluster: cluster.change(shorten), mend=lambda _: None),
+            counted("bad_pages", 4),
+        ),
+        Case(
+            "mooncake-flipped",
+            "mooncake",
+            "every second object is replaced by one with a bit flipped (verify)",
+            partial(servers.mooncake, hurt=lambda cluster: cluster.change(flip), mend=lambda _: None, verify=True),
+            counted("bad_pages", 4),
+        ),
+        Case(
             "redis-killed",
             "redis",
             "SIGKILL the server, later start it again, empty",

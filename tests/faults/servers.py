@@ -12,15 +12,18 @@ import signal
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hicache_ref.data.storage.client import StorageClient, StorageError, StorageIdentity
+from hicache_ref.data.storage.mooncake_seals import SEAL
 from hicache_ref.data.storage.registry import make_client
 from hicache_ref.data.storage.resp import Connection, Reply, address, command
 from tests.storage.mooncake_cluster import OWNER, extra_config
@@ -126,13 +129,27 @@ class Mooncake:
         """Of a client, as its extra config has them."""
         return extra_config(self.master) | {"master_metrics_port": self._metrics_port}
 
-    def client(self, identity: StorageIdentity) -> StorageClient:
+    def client(self, identity: StorageIdentity, verify: bool = False) -> StorageClient:
         try:
-            return make_client("mooncake", identity, self.settings, {})
+            return make_client("mooncake", identity, self.settings | {"verify": verify}, {})
         except StorageError as error:
             if "apt-get" not in str(error):
                 raise
             pytest.skip(str(error))
+
+    def change(self, change: Change) -> None:
+        """Every second object, by another client, which may do that as well: remove it, and put another there."""
+        from mooncake.store import MooncakeDistributedStore
+
+        store = MooncakeDistributedStore()
+        assert store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 16 << 20, "tcp", "", self.master) == 0
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._metrics_port}/get_all_keys", timeout=5) as answer:
+            keys = [key for key in answer.read().decode().split() if not key.endswith(SEAL)]
+        for key in sorted(keys)[::2]:
+            data = store.get(key)
+            if data and store.remove(key, True) == 0:
+                store.put(key, change(data))
+        store.close()
 
     def start_master(self) -> None:
         log = self._folder / "master.log"
@@ -157,10 +174,14 @@ class Mooncake:
 
 @contextmanager
 def mooncake(
-    folder: Path, hurt: Callable[[Mooncake], None], mend: Callable[[Mooncake], None], client_ttl_s: int = 10
+    folder: Path,
+    hurt: Callable[[Mooncake], None],
+    mend: Callable[[Mooncake], None],
+    client_ttl_s: int = 10,
+    verify: bool = False,
 ) -> Iterator[Remote]:
     with Mooncake(folder, client_ttl_s=client_ttl_s) as found:
-        yield Remote(found.client, lambda: hurt(found), lambda: mend(found))
+        yield Remote(partial(found.client, verify=verify), lambda: hurt(found), lambda: mend(found))
 
 
 @contextmanager

@@ -3,8 +3,8 @@
 Rules of this file
 - Objects are upstream's: `[tag_][model_]<hash>_<rank>_k` and `_v`, `<hash>__k` where all ranks have the same rows
   (MLA). With `tp_lcm_size` and heads in front (page_head) there is a pair for each rank of the larger system.
-- An object is immutable and appears whole; one of another length is a bad page. With `"verify": true` each has a seal
-  beside it (`mooncake_seals`), and one that does not fit goes, so that the page is written again.
+- An object is immutable and appears whole. With `"verify": true` each has a seal beside it (`mooncake_seals`). One of
+  another length, or that its seal does not fit, is a bad page, and goes, so that it is written again.
 - Codes, not exceptions, say what happened. No room is a refusal, not found a miss; all else means that the store is
   unwell (`StoreFailed`). A dead master costs 4 s a call, which the workers bound.
 - The store is let go when nobody calls it any more; a call that hangs for ever keeps it.
@@ -344,6 +344,7 @@ class MooncakeClient:
                 self._counts.add("missed_pages", missed)
                 self._counts.add("bad_pages", bad)
                 if bad:
+                    self._forget(names[failed // len(self._suffixes)])
                     return failed // len(self._suffixes)
             return self._answer("get", moved, failed, _MISSES)
 
@@ -406,8 +407,12 @@ class MooncakeClient:
         whole = _first(code != size for code, size in zip(moved, parts.sizes, strict=True))
         for at in self._seals.wrong(parts.keys[:whole], parts.buffers[:whole]):
             moved[at] = DAMAGED
-            self._store.batch_remove([parts.keys[at] + SEAL, parts.keys[at]], True)
         return moved
+
+    def _forget(self, name: str) -> None:
+        """Remove a page that is not what it should be, so that it is written again."""
+        keys = self._keys([name])
+        self._store.batch_remove([*keys, *(key + SEAL for key in keys)], True)
 
     def _write(self, parts: _Parts, new: Sequence[int]) -> Sequence[int]:
         """The code of each of the `new` objects."""
