@@ -57,7 +57,8 @@ A frozen Mooncake master shows what a limit costs: at most four calls may hang a
 only after 30 s. Until then nobody asks, and requests go on without L3. Calls that never come back would keep it so.
 
 Not survivable, so not here: LMDB maps its file, and a file that somebody else cuts short ends the process that touches
-the lost part (SIGBUS). Bits that flip in the memory of a Mooncake owner are seen with "verify" only: it keeps no checksum itself.
+the lost part (SIGBUS). Bits that flip in the memory of a Mooncake owner are seen with "verify" only: it keeps no
+checksum itself.
 """
 
 
