@@ -26,6 +26,7 @@ import torch
 from hicache_ref.data.pools import HostPool
 from hicache_ref.data.storage.registry import make_client
 
+from .aibrix import AIBRIX
 from .storage import BATCH, NAMES, PAGES
 from .stores import WHO, Ours, Store, digest, folder_each, main
 
@@ -271,6 +272,7 @@ TRANSPORTS = {
         },
         ("xxhash",),
     ),
+    "aibrix": AIBRIX,
 }
 
 HEAD = """# Transports
@@ -288,4 +290,4 @@ if __name__ == "__main__":
     if not upstream_is_here():
         print("no wheel of sglang: its classes are not measured")
         TRANSPORTS = {name: without_upstream(store) for name, store in TRANSPORTS.items()}
-    main(TRANSPORTS, "transports", HEAD, ["torch", "mooncake-transfer-engine-non-cuda", "nixl-cu12", "xxhash"])
+    main(TRANSPORTS, "transports", HEAD, ["torch", "mooncake-transfer-engine-non-cuda", "nixl-cu12", "aibrix-kvcache"])

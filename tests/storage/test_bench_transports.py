@@ -1,0 +1,37 @@
+"""The benchmark of transports: every side of a store brings back what it kept."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from benchmarks import stores, transports  # noqa: E402
+
+from .fakes import read_page  # noqa: E402
+
+
+@pytest.mark.parametrize("name", ["nixl", "hf3fs", "aibrix"])
+def test_all_sides_bring_back_what_they_kept(name, tmp_path):
+    store = transports.TRANSPORTS[name]
+    if lacks := store.lacks():
+        pytest.skip(f"no {lacks} here")
+    if not transports.upstream_is_here():
+        store = transports.without_upstream(store)
+    host = stores.pool("page_first", 16)
+    wanted = [read_page(host, page) for page in range(stores.BATCH)]
+    with store.places(str(tmp_path)) as place:
+        for make in store.sides.values():
+            side = make(host, place())
+            for _ in range(2):
+                side.put()
+                host.poison(stores.PAGES)
+                side.get()
+                assert [read_page(host, page) for page in range(stores.BATCH)] == wanted
+                side.empty()
+            side.close()
+
+
+def test_without_the_wheel_its_classes_are_left_out():
+    store = transports.without_upstream(transports.TRANSPORTS["hf3fs"])
+    assert "upstream" not in store.sides and {"ours", "raw"} <= set(store.sides)
