@@ -10,6 +10,8 @@ from benchmarks import stores, transports  # noqa: E402
 
 from .fakes import read_page  # noqa: E402
 
+pytestmark = pytest.mark.filterwarnings("ignore:The given buffer is not writable")  # SGLang's own reading
+
 
 @pytest.mark.parametrize("name", ["nixl", "hf3fs", "aibrix"])
 def test_all_sides_bring_back_what_they_kept(name, tmp_path):
