@@ -29,6 +29,9 @@ from .policy.prefetch import PREFETCH
 from .policy.schedule import SCHEDULE
 from .policy.write import WRITE
 
+MOST_PAGES = 10_368_889
+"""Of a request. Odd, and no sum of few powers of two: hash tables tell numbers apart by their last digits."""
+
 
 def changed_rules(profile: str, changes: Mapping[str, Any]) -> Rules:
     """A profile's rules, single knobs changed. ConfigError for an unknown one, ValueError for an unknown profile."""
@@ -89,16 +92,16 @@ def make_engine(resolved: Resolved, cache: HiCache) -> Engine:
 def activator(page_tokens: int) -> Callable[[Request], Active]:
     """Turns a workload's request into the engine's: names every page that it will compute.
 
-    Pages that the workload does not name (answers, unnamed tails) get atoms of their own, negative, so that nobody
-    else can hit them.
+    Its atoms are page ids. Pages that the workload does not name (answers, unnamed tails) get atoms of their own,
+    negative, so that nobody else can hit them.
     """
 
     def activate(request: Request) -> Active:
         pages = (request.input_tokens + request.output_tokens) // page_tokens
         named = min(request.content_tokens // page_tokens, pages)
-        key = request.content.atoms(page_tokens, named)
+        key = request.content.page_ids(page_tokens, named)
         if named < pages:
-            first = -1 - (request.id << 24)
+            first = -1 - request.id * MOST_PAGES
             key += np.arange(first, first - (pages - named), -1, dtype=np.int64).tobytes()
         return Active(
             request.id,

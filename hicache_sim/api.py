@@ -17,10 +17,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 from simpy import Environment
 
+from hicache_ref.account.arrow import table
 from hicache_ref.account.files import LOG_ROWS, MOST_SLICES, RunFolder, request_columns
 from hicache_ref.account.metrics import Columns, Recorder
 from hicache_ref.account.misses import MissReasons
@@ -200,11 +200,9 @@ class _Run:
         self, made: Plan, workload: Workload, schedule: Schedule | None, options: Options, folder: RunFolder | None
     ) -> None:
         requests = _requests(workload, schedule, options)
-        first = next(requests, None)
-        grain = first.content.grain(made.page_tokens) if first is not None else 1
         store = make_faulty_store(made)
         lag = int(made.resolved.bigram_keys)
-        reasons = MissReasons(made.page_tokens, grain, lag, store.store.held if store else None)
+        reasons = MissReasons(made.page_tokens, lag, store.store.held if store else None)
         env = Environment()
         engine = make_engine(made.resolved, make_cache(made.resolved, reasons.facts))
         self.plane = make_plane(made, env, store)
@@ -224,7 +222,7 @@ class _Run:
             env,
             engine,
             self.plane,
-            itertools.chain([first], requests) if first is not None else (),
+            requests,
             activator(made.page_tokens),
             self.recorder,
             log,
@@ -258,7 +256,7 @@ class _Run:
             if self._log is not None and len(self._log) > LOG_ROWS:
                 self._folder.write_log(self._log)
         if self._options.keep:
-            self.kept.append(pa.table(request_columns(rows)))
+            self.kept.append(table(request_columns(rows)))
 
     def prefixes(self) -> dict[str, Any]:
         """What `tree.json` holds: the largest shared prefixes of the tree as it is now."""
@@ -269,7 +267,7 @@ class _Run:
     def timeline(self) -> list[pa.Table]:
         if not self._options.keep:
             return []
-        return [pa.table({name: np.array(column) for name, column in self.recorder.samples.arrays.items()})]
+        return [table(self.recorder.samples.arrays)]
 
 
 def _plot(name: str, result: Result, axes: Axes | None) -> Axes:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from hicache_ref.config.models import BF16, WEIGHT_FORMATS, DecodeCost, ModelShape
 from hicache_sim.hardware import HardwareProfile
@@ -54,12 +54,15 @@ class ComputeModel(Protocol):
         ...
 
 
-class Piece(NamedTuple):
+class Piece:
     """Up to (not including) `below` tokens of context, a decode step takes `fixed_s + token_s * context`."""
 
-    below: float
-    fixed_s: float
-    token_s: float
+    __slots__ = ("below", "fixed_s", "token_s")
+
+    def __init__(self, below: float, fixed_s: float, token_s: float) -> None:
+        self.below = below
+        self.fixed_s = fixed_s
+        self.token_s = token_s
 
     def at(self, context: float) -> float:
         return self.fixed_s + self.token_s * context
@@ -220,7 +223,7 @@ def _longer(start: float, end: float, a: Piece, b: Piece) -> list[Piece]:
         inside = start + 1.0 if math.isinf(end) else (start + end) / 2
         return [a if a.at(inside) >= b.at(inside) else b]
     flat, steep = (a, b) if a.token_s < b.token_s else (b, a)
-    return [flat._replace(below=cross), steep._replace(below=end)]
+    return [Piece(cross, flat.fixed_s, flat.token_s), Piece(end, steep.fixed_s, steep.token_s)]
 
 
 class Fitted(_Piecewise):

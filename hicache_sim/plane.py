@@ -24,10 +24,11 @@ from hicache_ref.control.batches import Costs
 from hicache_ref.control.types import Completion, Op, OpKind, Progress, Report
 from hicache_ref.plane import Capabilities
 
+from .agenda import Agenda, Alarm, Call
 from .copies import CopyCost, CopyModel
 from .faults import FaultyStore, Verdict
 from .hardware import HardwareProfile, StoreProfile
-from .links import Alarm, Call, Fabric, Flow, Job, Link, Path, Stream
+from .links import Fabric, Flow, Job, Link, Path, Stream
 
 BATCH_PAGES = 128
 """Pages a store is asked for at a time (upstream's `storage_batch_size`)."""
@@ -36,8 +37,8 @@ BATCH_PAGES = 128
 class Machine:
     """Links of one node, as its ranks use them."""
 
-    def __init__(self, env: Environment, hardware: HardwareProfile, store: StoreProfile | None, ranks: int) -> None:
-        self.fabric = Fabric(env)
+    def __init__(self, agenda: Agenda, hardware: HardwareProfile, store: StoreProfile | None, ranks: int) -> None:
+        self.fabric = Fabric(agenda)
         self.ranks = min(ranks, int(hardware.gpus_per_node))
         self.h2d = Link("pcie_h2d", hardware.h2d_bytes_per_s, hardware.h2d_duplex_bytes_per_s)
         self.d2h = Link("pcie_d2h", hardware.d2h_bytes_per_s, hardware.d2h_duplex_bytes_per_s)
@@ -63,7 +64,7 @@ class CopyEngine:
         self.price: Callable[[int], CopyCost] = lru_cache(maxsize=4096)(price)
         # The link of one rank carries its copy, inflated by what the copy wastes; DRAM the payload of all ranks.
         self.path = Path(((link, 1.0), (machine.dram, machine.ranks * share)))
-        self.stream = Stream(plane.env)
+        self.stream = Stream(plane.agenda)
 
 
 class Copy(Flow):
@@ -77,7 +78,7 @@ class Copy(Flow):
 
     def start(self) -> None:
         engine, plane = self._engine, self._engine.plane
-        self._start_s = plane.env.now
+        self._start_s = plane.agenda.now_s
         cost = engine.price(self._op.pages)
         plane.copying(+1)
         plane.machine.fabric.send(self, cost.overhead_s, cost.link_bytes)
@@ -103,14 +104,14 @@ class StoreClient:
         # MLA: every rank has the same rows, and rank 0 alone writes them (article 5.5).
         objects_per_page = OBJECTS_PER_PAGE[profile.objects](plane.buffers_per_page)
         self._objects = objects_per_page * (1 if replicated else machine.ranks)
-        self.side = Side(plane.env, profile.compute_share)
+        self.side = Side(plane.agenda, profile.compute_share)
         self.reads = Calls(self, machine.store_read, machine.nic_in, page_bytes * machine.ranks)
         written_bytes = page_bytes if replicated else page_bytes * machine.ranks
         self.writes = Calls(self, machine.store_write, machine.nic_out, written_bytes, profile.write_times)
         self._tails = Tails(seed, profile.tail_sigma, plane.ranks)
         self._partial_get = PARTIAL_BATCHES[profile.partial_get]
         self._partial_set = PARTIAL_BATCHES[profile.partial_set]
-        self.prober, self.fetcher, self.storer = Stream(plane.env), Stream(plane.env), Stream(plane.env)
+        self.prober, self.fetcher, self.storer = Stream(plane.agenda), Stream(plane.agenda), Stream(plane.agenda)
         self.read_pages = self.written_pages = 0
         self.stored: Callable[[Any], None] = lambda names: None
         """Told of every page written."""
@@ -153,7 +154,7 @@ class StoreClient:
         """A batch has been read; how many leading pages of it count."""
         pages, store = verdict.pages, self.store.store
         if store.checks_after_reading and pages:
-            pages = min(pages, store.probe(names, self.plane.env.now))
+            pages = min(pages, store.probe(names, self.plane.agenda.now_s))
         self.read_pages += pages
         return self._partial_get(pages, len(names))
 
@@ -214,7 +215,7 @@ class Calls:
         """Move what the store answered for a batch of `pages`."""
         self._client.side.change(+1)
         if verdict.fails_after_s is not None:
-            Call(self._plane.env, verdict.fails_after_s, batch.over)
+            Call(self._plane.agenda, verdict.fails_after_s, batch.over)
             return
         head_s = self._client.latency_s(pages) * self._times * verdict.factor
         self._plane.machine.fabric.send(batch, head_s, verdict.pages * self._page_bytes * verdict.factor)
@@ -234,14 +235,14 @@ class Batch(Flow):
         self._calls = calls
 
     def start(self) -> None:
-        self.start_s = self.client.plane.env.now
+        self.start_s = self.client.plane.agenda.now_s
         self.go_on()
 
     def go_on(self) -> None:
         """The next batch."""
         op, at = self.op, self.done_pages
         self.names = op.keys[at : at + BATCH_PAGES] if op.pages > BATCH_PAGES else op.keys
-        self.verdict = self.ask(self.client.plane.env.now)
+        self.verdict = self.ask(self.client.plane.agenda.now_s)
         self._calls.send(self, len(self.names), self.verdict)
 
     def ask(self, now_s: float) -> Verdict:
@@ -306,10 +307,10 @@ class Probe(Job):
         self._verdict = NOTHING
 
     def start(self) -> None:
-        client, env = self._client, self._client.plane.env
-        self._start_s = env.now
+        client, agenda = self._client, self._client.plane.agenda
+        self._start_s = agenda.now_s
         self._verdict = client.store.probe(self._op.keys, self._start_s)
-        Call(env, client.probe_s(self._op.pages, self._verdict), self._over)
+        Call(agenda, client.probe_s(self._op.pages, self._verdict), self._over)
 
     def _over(self) -> None:
         client, op, verdict = self._client, self._op, self._verdict
@@ -327,7 +328,7 @@ class Clear(Job):
 
     def start(self) -> None:
         self._client.store.store.clear()
-        Call(self._client.plane.env, self._client.call_s, self._over)
+        Call(self._client.plane.agenda, self._client.call_s, self._over)
 
     def _over(self) -> None:
         self._client.plane.report(Completion(self._op.id, 0))
@@ -351,8 +352,8 @@ PARTIAL_BATCHES: dict[str, Callable[[int, int], int]] = {
 class Side:
     """Work beside the device that takes a share of its time, while there is any."""
 
-    def __init__(self, env: Environment, share: float) -> None:
-        self._env = env
+    def __init__(self, agenda: Agenda, share: float) -> None:
+        self._agenda = agenda
         self._share = share
         self._jobs = 0
         self._since_s = 0.0
@@ -361,19 +362,19 @@ class Side:
     def change(self, jobs: int) -> None:
         """So many more are under way."""
         self._lost_s = self.lost_s()
-        self._since_s = self._env.now
+        self._since_s = self._agenda.now_s
         self._jobs += jobs
 
     def lost_s(self) -> float:
         """Seconds of the device's time taken so far."""
-        return self._lost_s + (self._share * (self._env.now - self._since_s) if self._jobs else 0.0)
+        return self._lost_s + (self._share * (self._agenda.now_s - self._since_s) if self._jobs else 0.0)
 
 
 class _Look(Alarm):
     """The batch could have ended, unless something has come between."""
 
-    def __init__(self, device: Device, env: Environment, delay_s: float) -> None:
-        super().__init__(env, delay_s)
+    def __init__(self, device: Device, agenda: Agenda, delay_s: float) -> None:
+        super().__init__(agenda, delay_s)
         self._device = device
 
     def ring(self) -> None:
@@ -421,7 +422,7 @@ class Device:
     def start(self, op: Op) -> None:
         self._op = op
         self._batch = op.batch
-        now_s = self._plane.env.now
+        now_s = self._plane.agenda.now_s
         pause_s = now_s - self._ended_s
         self._start_s = now_s + (self._wake.at(pause_s) if pause_s else self._between_s)
         self._work_s = op.batch.seconds(self._costs)
@@ -456,7 +457,7 @@ class Device:
 
     def _done_s(self) -> float:
         """Seconds of work done so far."""
-        passed_s = self._plane.env.now - self._start_s
+        passed_s = self._plane.agenda.now_s - self._start_s
         return passed_s - (self._lost_s() - self._slow_from_s)
 
     def _lost_s(self) -> float:
@@ -470,10 +471,10 @@ class Device:
         self._look = None
         if self._pending:
             return
-        now_s = self._plane.env.now
+        now_s = self._plane.agenda.now_s
         left_s = max(self._work_s - self._done_s(), self._floor_s - now_s)
         if left_s > math.ulp(now_s) * 2:
-            self._look = _Look(self, self._plane.env, left_s)
+            self._look = _Look(self, self._plane.agenda, left_s)
         else:
             self._end()
 
@@ -485,8 +486,8 @@ class Device:
         op, plane = self._op, self._plane
         assert op is not None
         self._op = None
-        self._ended_s = plane.env.now
-        passed_s = plane.env.now - self._start_s
+        self._ended_s = plane.agenda.now_s
+        passed_s = plane.agenda.now_s - self._start_s
         slowed_s = self._lost_s() - self._slow_from_s
         self.busy_s += passed_s
         self.slowed_s += min(slowed_s, passed_s)
@@ -536,9 +537,14 @@ class SimMeters:
 
     def __init__(self, plane: SimPlane) -> None:
         self._device = plane.device
-        self.links = plane.machine.links
+        self._machine = plane.machine
         self.op_counts = plane.op_counts
         self.store = SimStoreMeter(plane.client) if plane.client is not None else None
+
+    @property
+    def links(self) -> list[Link]:
+        self._machine.fabric.advance()
+        return self._machine.links
 
     @property
     def busy_s(self) -> float:
@@ -571,16 +577,16 @@ class SimPlane:
         between_batches_s: float = 0.0,
         wake: Wake = NEVER_ASLEEP,
     ) -> None:
-        self.env = env
+        self.agenda = Agenda(env)
         self.ranks = ranks
-        self.machine = Machine(env, hardware, store_profile, ranks)
+        self.machine = Machine(self.agenda, hardware, store_profile, ranks)
         self.buffers_per_page = copies.layout.objects_per_page(copies.geometry) if copies.layout.stored else 1
         page_bytes = copies.geometry.page_bytes
         self.capabilities = Capabilities(page_bytes, copies.geometry.layers, ranks, store is not None)
         machine = self.machine
         self.writer = CopyEngine(self, "backup", machine.d2h, copies.backup, copies.backup_direction.efficiency)
         self.loader = CopyEngine(self, "load", machine.h2d, copies.load, copies.load_direction.efficiency)
-        self._copy_side = Side(env, copies.compute_slowdown)
+        self._copy_side = Side(self.agenda, copies.compute_slowdown)
         self.client = (
             StoreClient(self, store_profile, store, page_bytes, replicated, seed)
             if store is not None and store_profile is not None
@@ -646,7 +652,7 @@ class SimPlane:
 
     def note(self, track: str, start_s: float, op: Op) -> None:
         if self.slices is not None and len(self.slices) < self.most_slices:
-            self.slices.append(Slice(track, start_s, self.env.now, op.id, op.pages))
+            self.slices.append(Slice(track, start_s, self.agenda.now_s, op.id, op.pages))
 
     def copying(self, change: int) -> None:
         """A copy between L1 and L2 begins or ends."""
@@ -663,5 +669,5 @@ class SimPlane:
         """A copy between L1 and L2 is done."""
         if op.kind is OpKind.LOAD:
             self.loading.discard(op.id)
-            self.device.arrived(op.id, start_s, self.env.now)
+            self.device.arrived(op.id, start_s, self.agenda.now_s)
         self.report(Completion(op.id, op.pages))

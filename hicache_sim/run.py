@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
 from simpy import Environment
 
@@ -18,11 +17,11 @@ from hicache_ref.control.log import EventLog
 from hicache_ref.drive.loop import Loop, Observer
 from workloads.request import Request
 
+from .agenda import Agenda, Call
 from .errors import Stuck
-from .links import Call, run_all
 from .plane import SimPlane
 
-_LAST: Any = 9
+_LAST = 9
 """SimPy priority of steps: after everything else at the same instant."""
 
 
@@ -30,17 +29,16 @@ class SimClock:
     """Satisfies `drive.clock.Clock` on a SimPy environment."""
 
     def __init__(self, env: Environment) -> None:
-        self._env = env
+        self._agenda = Agenda(env)
 
     def now_s(self) -> float:
-        now_s: float = self._env.now
-        return now_s
+        return self._agenda.now_s
 
     def at(self, time_s: float, then: Callable[[], None]) -> None:
-        Call(self._env, _delay_s(self._env.now, time_s), then)
+        Call(self._agenda, _delay_s(self._agenda.now_s, time_s), then)
 
     def last(self, then: Callable[[], None]) -> None:
-        Call(self._env, 0.0, then, _LAST)
+        Call(self._agenda, 0.0, then, _LAST)
 
 
 class Simulation(Loop):
@@ -63,19 +61,20 @@ class Simulation(Loop):
         """arrival_s: from when a request is due until the engine sees it."""
         super().__init__(SimClock(env), engine, plane, requests, activate, observer, log, check, linked, max_parallel)
         self.env = env
+        self._agenda = Agenda(env)
         self._arrival_s = arrival_s
         plane.deliver = self.report
 
     def _arrive(self, request: Request) -> None:
         if self._arrival_s:
-            Call(self.env, self._arrival_s, partial(super()._arrive, request))
+            Call(self._agenda, self._arrival_s, partial(super()._arrive, request))
         else:
             super()._arrive(request)
 
     def run(self) -> None:
         """Until every request has ended and every transfer with it."""
         self.arrivals.start()
-        run_all(self.env)
+        self._agenda.run()
         if not self.over:
             raise Stuck(f"at {self.env.now:.6f} s: {self.unfinished} requests can never end")
 

@@ -2,6 +2,8 @@
 
 Rules of this file
 - A store is asked in batches of page names, and answers how many leading pages are there, read or written.
+- A page belongs to the batch in which it was last used, and batches queue in the order they came: the page unused for
+  longest is at hand, and a use moves nothing.
 - One class for each way of evicting, found by the name in the store's profile. All share one contract suite.
 - Everything is a function of the calls and their times; nothing here draws random numbers.
 - No call costs more than its pages and those it drives out, however many a store holds.
@@ -10,12 +12,14 @@ Rules of this file
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
-from itertools import islice
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 Name = Any
+
+_SLACK_PAGES = 4096
 
 
 class Limits(NamedTuple):
@@ -25,6 +29,82 @@ class Limits(NamedTuple):
     high_watermark: float = 1.0
     low_watermark: float = 1.0
     lease_s: float = 0.0
+
+
+class Use:
+    """Pages used together. `number`: its place among all uses of a store; what `time_s` means is the store's kind's."""
+
+    __slots__ = ("names", "number", "start", "time_s")
+
+    def __init__(self, number: int, names: Sequence[Name], time_s: float) -> None:
+        self.number = number
+        self.names = names
+        self.time_s = time_s
+        self.start = 0
+        """Pages before it have gone, or belong to a later use."""
+
+    def leave(self, held: dict[Name, Use], pages: int) -> int:
+        """Its first pages go, so many or as many as it has; how many have gone."""
+        names, at, gone = self.names, self.start, 0
+        while at < len(names) and gone < pages:
+            name = names[at]
+            if held.get(name) is self:
+                del held[name]
+                gone += 1
+            at += 1
+        self.start = at
+        return gone
+
+
+class Uses:
+    """Uses of pages in `held`, in the order they came. `numbers`: where they get theirs."""
+
+    def __init__(self, held: dict[Name, Use], numbers: Iterator[int]) -> None:
+        self._held = held
+        self._numbers = numbers
+        self._queue: deque[Use] = deque()
+        self._names = 0
+        """Of all uses in the queue, those too that belong to later ones."""
+
+    def add(self, names: Sequence[Name], time_s: float) -> None:
+        """`names`, new ones or held, are used."""
+        if not len(names):
+            return
+        held = self._held
+        use = Use(next(self._numbers), names, time_s)
+        for name in names:
+            held[name] = use
+        self._queue.append(use)
+        self._names += len(names)
+        if self._names > 2 * len(held) + _SLACK_PAGES:
+            self._forget()
+
+    def oldest(self) -> Use | None:
+        """The first use that still has pages; the first of them is at its `start`."""
+        held, queue = self._held, self._queue
+        while queue:
+            use = queue[0]
+            names = use.names
+            for at in range(use.start, len(names)):
+                if held.get(names[at]) is use:
+                    use.start = at
+                    return use
+            queue.popleft()
+            self._names -= len(names)
+        return None
+
+    def clear(self) -> None:
+        self._queue.clear()
+        self._names = 0
+
+    def _forget(self) -> None:
+        """The names that belong to later uses by now: so there are never many more than pages."""
+        held = self._held
+        for use in self._queue:
+            use.names = [name for name in use.names[use.start :] if held.get(name) is use]
+            use.start = 0
+        self._queue = deque(use for use in self._queue if use.names)
+        self._names = sum(len(use.names) for use in self._queue)
 
 
 class Store:
@@ -39,15 +119,12 @@ class Store:
         self.high_pages = self.capacity_pages * limits.high_watermark
         self.low_pages = self.capacity_pages * limits.low_watermark
         self.lease_s = limits.lease_s
-        self.held: dict[Name, float] = self._nothing()
-        """Name to the time of its last use (what that means is the kind's), oldest first where the kind keeps order."""
+        self.held: dict[Name, Use] = {}
+        """Pages by name, and the use that each belongs to."""
+        self._numbers = count()
+        self._uses = Uses(self.held, self._numbers)
         self.evicted = 0
         self.refused = 0
-
-    def _nothing(self) -> dict[Name, float]:
-        """An empty dict. Where pages are taken from the front one by one it must be an ordered one: a plain dict would
-        step over all that have gone, over and over."""
-        return {}
 
     def probe(self, names: Sequence[Name], now_s: float) -> int:
         """How many leading pages are there."""
@@ -64,41 +141,45 @@ class Store:
     def write(self, names: Sequence[Name], now_s: float) -> int:
         """Write what is not there; how many leading pages are there afterwards."""
         held = self.held
-        if self._fits(names, self.capacity_pages):
-            self._add(names, now_s)
+        new = [name for name in names if name not in held]
+        there = self._room(len(new))
+        self._uses.add(new if there == len(new) else new[:there], now_s)
+        if there == len(new):
             return len(names)
-        for at, name in enumerate(names):
-            if name in held:
-                continue
-            if len(held) >= self.capacity_pages:
-                self.refused += len(names) - at
-                return at
-            held[name] = now_s
-        return len(names)
+        done = names.index(new[there])
+        self.refused += len(names) - done
+        return done
+
+    def by_use(self) -> dict[Name, float]:
+        """Pages in the order of their last use, the oldest first, and its `time_s`. A look."""
+        uses = {use.number: use for use in self.held.values()}
+        in_order = [use for _, use in sorted(uses.items())]
+        return {name: use.time_s for use in in_order for name in use.names if self.held.get(name) is use}
 
     def drop_oldest(self, pages: int) -> None:
         """Lose the pages unused for longest."""
-        for name in list(islice(self.held, pages)):
-            del self.held[name]
-        self.evicted += pages
+        self._evict(pages, math.inf)
 
     def clear(self) -> None:
         """Lose everything."""
         self.held.clear()
+        self._uses.clear()
 
-    def _fits(self, names: Sequence[Name], limit: float) -> bool:
-        """Whether all of `names` are new and fit below `limit`: the common case, done in bulk."""
-        return len(self.held) + len(names) <= limit and self.held.keys().isdisjoint(names)
+    def _room(self, pages: int) -> int:
+        """For how many of so many more there is room."""
+        room = self.capacity_pages - len(self.held)
+        return pages if room >= pages else int(max(room, 0))
 
-    def _add(self, names: Sequence[Name], now_s: float) -> None:
-        self.held.update(dict.fromkeys(names, now_s))
+    def _evict(self, pages: int, now_s: float) -> None:
+        """The `pages` unused for longest, or as many as may go."""
+        while pages > 0 and (use := self._oldest(now_s)) is not None:
+            gone = use.leave(self.held, pages)
+            self.evicted += gone
+            pages -= gone
 
-    def _touch(self, names: Sequence[Name], now_s: float) -> None:
-        held = self.held
-        use_s: Any = now_s  # one object for all
-        for name in names:
-            del held[name]
-            held[name] = use_s
+    def _oldest(self, now_s: float) -> Use | None:
+        """The use whose first page is the next to go."""
+        return self._uses.oldest()
 
 
 class Lru(Store):
@@ -107,36 +188,31 @@ class Lru(Store):
     Reading and writing again are use, asking is not (Redis with allkeys-lru, `RedisClient`; the capped `FileClient`).
     """
 
-    def _nothing(self) -> dict[Name, float]:
-        return OrderedDict()
-
     def read(self, names: Sequence[Name], now_s: float) -> int:
         found = self.probe(names, now_s)
-        self._touch(names[:found], now_s)
+        self._uses.add(names[:found], now_s)
         return found
 
     def write(self, names: Sequence[Name], now_s: float) -> int:
         held = self.held
-        if self._fits(names, self.capacity_pages):
-            self._add(names, now_s)
+        if self._room(len(names)) == len(names) and held.keys().isdisjoint(names):
+            self._uses.add(names, now_s)
             return len(names)
-        self._touch([name for name in names if name in held], now_s)
-        for name in names:
+        self._uses.add([name for name in names if name in held], now_s)
+        for name in names:  # one after the other: who is there may be driven out before its turn comes
             if name in held:
                 continue
-            if len(held) >= self.capacity_pages:
+            if not self._room(1):
                 if not held:
                     return 0
-                self._make_room()
-            held[name] = now_s
+                self._make_room(now_s)
+            self._uses.add((name,), now_s)
         return len(names)
 
-    def _make_room(self) -> None:
+    def _make_room(self, now_s: float) -> None:
         """For one more."""
-        held = self.held
-        while held and len(held) + 1 > self.low_pages:
-            del held[next(iter(held))]
-            self.evicted += 1
+        while self.held and len(self.held) + 1 > self.low_pages:
+            self._evict(1, now_s)
 
 
 class LruPageTable(Lru):
@@ -155,9 +231,6 @@ class SecondChance(Store):
         super().__init__(limits)
         self._read = set[Name]()
 
-    def _nothing(self) -> dict[Name, float]:
-        return OrderedDict()
-
     def read(self, names: Sequence[Name], now_s: float) -> int:
         found = self.probe(names, now_s)
         self._read.update(names[:found])
@@ -166,10 +239,10 @@ class SecondChance(Store):
     def write(self, names: Sequence[Name], now_s: float) -> int:
         held = self.held
         new = [name for name in names if name not in held]
-        if len(held) + len(new) > self.capacity_pages:
-            self._make_room(len(new))
-        there = int(min(len(new), max(self.capacity_pages - len(held), 0)))
-        self._add(new[:there], now_s)
+        if self._room(len(new)) < len(new):
+            self._make_room(len(new), now_s)
+        there = self._room(len(new))
+        self._uses.add(new[:there], now_s)
         self.refused += len(new) - there
         return len(names) if there == len(new) else names.index(new[there])
 
@@ -177,16 +250,15 @@ class SecondChance(Store):
         super().clear()
         self._read.clear()
 
-    def _make_room(self, pages: int) -> None:
-        held, read = self.held, self._read
-        while held and len(held) + pages > self.low_pages:
-            name = next(iter(held))
+    def _make_room(self, pages: int, now_s: float) -> None:
+        read = self._read
+        while len(self.held) + pages > self.low_pages and (use := self._uses.oldest()) is not None:
+            name = use.names[use.start]
             if name in read:
                 read.remove(name)
-                self._touch([name], held[name])
+                self._uses.add((name,), use.time_s)
             else:
-                del held[name]
-                self.evicted += 1
+                self._evict(1, now_s)
 
 
 class WatermarkLease(Store):
@@ -201,31 +273,29 @@ class WatermarkLease(Store):
         super().__init__(limits)
         self._evicts_s = math.inf
         """When room will be made."""
-        self._written: deque[tuple[float, Sequence[Name], int]] = deque()
-        """What was written when, and how much of it is known to be gone or to have had a lease since: a page held since
-        the very time of its writing has never had one. Not older than the oldest page by more than a lease."""
+        self._leases = Uses(self.held, self._numbers)
+        """Uses that grant one. `time_s`: its end, never before that of an earlier use."""
 
     def probe(self, names: Sequence[Name], now_s: float) -> int:
         self._look(now_s)
         found = super().probe(names, now_s)
-        self._touch(names[:found], now_s + self.lease_s)
+        self._leases.add(names if found == len(names) else names[:found], now_s + self.lease_s)
         return found
 
     def write(self, names: Sequence[Name], now_s: float) -> int:
         self._look(now_s)
         held = self.held
-        if self._fits(names, self.capacity_pages):
-            self._add(names, now_s)
-            self._written.append((now_s, names, 0))
-            self._watch(now_s)
-            return len(names)
-        self._touch([name for name in names if name in held], now_s + self.lease_s)
         new = [name for name in names if name not in held]
-        there = new[: int(min(len(new), self.capacity_pages - len(held)))]
-        self._add(there, now_s)
-        self._written.append((now_s, there, 0))
-        self._watch(now_s, len(new) - len(there))
-        return len(names) if len(there) == len(new) else names.index(new[len(there)])
+        if len(new) < len(names):
+            self._leases.add([name for name in names if name in held], now_s + self.lease_s)
+        there = self._room(len(new))
+        self._uses.add(new if there == len(new) else new[:there], now_s)
+        self._watch(now_s, len(new) - there)
+        return len(names) if there == len(new) else names.index(new[there])
+
+    def clear(self) -> None:
+        super().clear()
+        self._leases.clear()
 
     def _watch(self, now_s: float, refused: int = 0) -> None:
         self.refused += refused
@@ -236,42 +306,15 @@ class WatermarkLease(Store):
         """What the other thread has done by now."""
         if now_s >= self._evicts_s:
             self._evicts_s = math.inf
-            self._evict(now_s)
+            self._evict(math.ceil(len(self.held) - self.low_pages), now_s)
             self._watch(now_s)
 
-    def _evict(self, now_s: float) -> None:
-        """The first page on lease ends the search in the order of use; behind it only fresh ones are free."""
-        held = self.held
-        wanted = math.ceil(len(held) - self.low_pages)
-        gone = []
-        for name, leased_until_s in islice(held.items(), wanted):
-            if leased_until_s > now_s:
-                break
-            gone.append(name)
-        for name in gone:
-            del held[name]
-        self.evicted += len(gone)
-        for _ in range(wanted - len(gone)):
-            fresh = self._oldest_fresh()
-            if fresh is None:
-                return
-            del held[fresh]
-            self.evicted += 1
-        oldest_s = next(iter(held.values()), math.inf) - self.lease_s
-        while self._written and self._written[0][0] < oldest_s:
-            self._written.popleft()
-
-    def _oldest_fresh(self) -> Name | None:
-        """The page written first of those that have never had a lease."""
-        held, written = self.held, self._written
-        while written:
-            at_s, names, start = written[0]
-            for at in range(start, len(names)):
-                if held.get(names[at]) == at_s:
-                    written[0] = at_s, names, at
-                    return names[at]
-            written.popleft()
-        return None
+    def _oldest(self, now_s: float) -> Use | None:
+        """Behind the first on lease, only what has never had one is free."""
+        leased, fresh = self._leases.oldest(), self._uses.oldest()
+        if leased is None or leased.time_s > now_s:
+            return fresh
+        return leased if fresh is None or leased.number < fresh.number else fresh
 
 
 class WatermarkCleaner(Store):
@@ -309,16 +352,13 @@ class WatermarkCleaner(Store):
 class Ttl(Store):
     """A page is gone `lease_s` after it was last written or read."""
 
-    def _nothing(self) -> dict[Name, float]:
-        return OrderedDict()
-
     def probe(self, names: Sequence[Name], now_s: float) -> int:
         self._expire(now_s)
         return super().probe(names, now_s)
 
     def read(self, names: Sequence[Name], now_s: float) -> int:
         found = self.probe(names, now_s)
-        self._touch(names[:found], now_s)
+        self._uses.add(names[:found], now_s)
         return found
 
     def write(self, names: Sequence[Name], now_s: float) -> int:
@@ -326,13 +366,8 @@ class Ttl(Store):
         return super().write(names, now_s)
 
     def _expire(self, now_s: float) -> None:
-        held = self.held
-        while held:
-            oldest = next(iter(held))
-            if held[oldest] + self.lease_s > now_s:
-                return
-            del held[oldest]
-            self.evicted += 1
+        while (use := self._uses.oldest()) is not None and use.time_s + self.lease_s <= now_s:
+            self._evict(1, now_s)
 
 
 STORES: dict[str, Callable[..., Store]] = {

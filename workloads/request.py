@@ -7,6 +7,8 @@ Rules of this file
 - Inside a run, ids are consecutive. So the id of any token, and of any page, is arithmetic: no list of tokens is made.
 - The *atom* of a page is the id of its last token. Prefix-uniqueness makes it name the page and all before it,
   at any page size, whether it divides the trace's block or not.
+- A *page id* does so too among pages of one size, and neighbouring pages have neighbouring ids where they can: what is
+  kept by page id lies close together.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ class Content(Protocol):
         """
         ...
 
-    def grain(self, page_tokens: int) -> int:
-        """A number that atoms of pages can be divided by without two pages becoming one."""
+    def page_ids(self, page_tokens: int, pages: int) -> bytes:
+        """Ids of the first `pages` pages, as `atoms` gives their atoms."""
         ...
 
 
@@ -55,8 +57,10 @@ class Blocks:
         last = np.arange(page_tokens - 1, pages * page_tokens, page_tokens, dtype=np.int64)
         return (self.ids[last // block] * block + last % block).tobytes()
 
-    def grain(self, page_tokens: int) -> int:
-        return page_tokens if self.block_tokens % page_tokens == 0 else 1
+    def page_ids(self, page_tokens: int, pages: int) -> bytes:
+        if self.block_tokens % page_tokens:
+            return self.atoms(page_tokens, pages)
+        return Blocks(self.ids, self.block_tokens // page_tokens).atoms(1, pages)
 
 
 @dataclass(slots=True)
@@ -75,8 +79,8 @@ class Runs:
         run = ends.searchsorted(last, side="right")
         return (last + (self.first_ids - ends + self.lengths)[run]).tobytes()
 
-    def grain(self, page_tokens: int) -> int:
-        return 1
+    def page_ids(self, page_tokens: int, pages: int) -> bytes:
+        return self.atoms(page_tokens, pages)
 
 
 @lru_cache(maxsize=64)

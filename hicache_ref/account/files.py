@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..control.log import EntryKind, EventLog
+from .arrow import labels, numbers, table
 from .meters import Slice
 from .metrics import STATUS_NAMES, Columns
 
@@ -52,29 +53,28 @@ class RunFolder:
 
     def append(self, name: str, columns: Mapping[str, Any]) -> None:
         """More rows of a table."""
-        batch = pa.table(dict(columns))
+        batch = table(columns)
         if name not in self._writers:
-            self._writers[name] = pq.ParquetWriter(self._part(name), batch.schema, compression="zstd")
+            labelled = [field.name for field in batch.schema if pa.types.is_dictionary(field.type)]
+            # Numbers hardly repeat: to look for those that do takes longer than all the rest of the writing.
+            self._writers[name] = pq.ParquetWriter(
+                self._part(name), batch.schema, compression="zstd", use_dictionary=labelled
+            )
         self._writers[name].write_table(batch)
 
     def write_requests(self, rows: Columns) -> None:
         self.append("requests.parquet", request_columns(rows))
 
     def write_timeline(self, samples: Columns) -> None:
-        self.append("timeline.parquet", {name: np.asarray(column) for name, column in samples.arrays.items()})
+        self.append("timeline.parquet", samples.arrays)
 
     def write_log(self, log: EventLog) -> None:
         """Append the log's entries to `events.parquet` and forget them."""
         if not len(log):
             return
-        columns = {
-            "kind": pa.DictionaryArray.from_arrays(
-                pa.array(np.array(log.kinds, np.int8)), pa.array([kind.name.lower() for kind in EntryKind])
-            ),
-            "time_s": np.array(log.times_s),
-            "subject": np.array(log.subjects),
-            "pages": np.array(log.pages),
-        }
+        kinds, times_s, subjects, pages = log.columns()
+        names = [kind.name.lower() for kind in EntryKind]
+        columns = {"kind": labels(kinds, names), "time_s": times_s, "subject": subjects, "pages": pages}
         self.append("events.parquet", columns)
         log.clear()
 
@@ -95,22 +95,18 @@ class RunFolder:
 
 def request_columns(rows: Columns) -> dict[str, Any]:
     """Columns of `requests.parquet`, the derived ones too. Times that never happened are null."""
-    columns: dict[str, Any] = {name: np.array(column) for name, column in rows.arrays.items()}
-    columns["status"] = pa.DictionaryArray.from_arrays(pa.array(columns["status"]), pa.array(STATUS_NAMES))
+    columns: dict[str, Any] = dict(rows.arrays)
     arrival, first, ended = columns["arrival_s"], columns["first_token_s"], columns["ended_s"]
     steps = columns["output_tokens"] - 1
-    started, done = first >= 0, np.asarray(rows.arrays["status"]) == 0
-    columns["ttft_s"] = _where(first - arrival, started)
-    columns["e2e_s"] = _where(ended - arrival, done)
+    started, done = first >= 0, columns["status"] == 0
+    columns["status"] = labels(columns["status"], STATUS_NAMES)
+    columns["ttft_s"] = numbers(first - arrival, started)
+    columns["e2e_s"] = numbers(ended - arrival, done)
     with np.errstate(divide="ignore", invalid="ignore"):
-        columns["tpot_s"] = _where((ended - first) / steps, done & (steps > 0))
-    columns["admitted_s"] = _where(columns["admitted_s"], columns["admitted_s"] >= 0)
-    columns["first_token_s"] = _where(first, started)
+        columns["tpot_s"] = numbers((ended - first) / steps, done & (steps > 0))
+    columns["admitted_s"] = numbers(columns["admitted_s"], columns["admitted_s"] >= 0)
+    columns["first_token_s"] = numbers(first, started)
     return columns
-
-
-def _where(values: Any, valid: Any) -> pa.Array:
-    return pa.array(values, mask=~valid)
 
 
 def _names() -> list[str]:
@@ -132,9 +128,9 @@ def _slices(slices: list[Slice]) -> list[str]:
 
 def _counters(samples: Columns) -> list[str]:
     shown = ("waiting", "running", "l1_used_tokens", "l2_used_tokens", "prefetching_tokens")
-    times = samples.arrays["time_s"]
+    columns = {name: column.tolist() for name, column in samples.arrays.items()}
     return [
         f'{{"ph":"C","pid":1,"ts":{time_s * 1e6:.3f},"name":"{name}","args":{{"{name}":{value:.0f}}}}}'
         for name in shown
-        for time_s, value in zip(times, samples.arrays[name], strict=True)
+        for time_s, value in zip(columns["time_s"], columns[name], strict=True)
     ]

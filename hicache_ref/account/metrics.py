@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from itertools import repeat
 from operator import attrgetter
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..control.active import Active, Stage
 from ..control.engine import Engine
@@ -34,7 +38,7 @@ REQUEST_COLUMNS: dict[str, str] = {
     "chunks": "i",
     "retractions": "i",
 }
-"""Columns of `requests.parquet` taken from the request, and their array types. Negative times: never happened."""
+"""Columns of `requests.parquet` taken from the request, and their types. Negative times: never happened."""
 STATUS = {Stage.DONE: 0, Stage.ABORTED: 1, Stage.REJECTED: 2}
 STATUS_NAMES = ("done", "aborted", "rejected")
 
@@ -56,51 +60,35 @@ TIMELINE_COLUMNS = (
 """Columns of `timeline.parquet` before those of the links (`*_bytes`, sums since the start)."""
 
 _MOST_SAMPLES = 4000
-_FRESH_ROWS = 256
 
 
 class Columns:
-    """Rows of numbers in arrays."""
+    """Rows of numbers, and what they are as columns. `types`: of each, as numpy names them."""
 
     def __init__(self, types: dict[str, str]) -> None:
-        self._arrays: dict[str, array[Any]] = {name: array(code) for name, code in types.items()}
-        self._fresh: list[tuple[Any, ...]] = []
-        """Rows not yet in the arrays: a row at a time would cost a call for each column."""
-        self._rows = 0
+        self._types = types
+        self._rows: list[tuple[Any, ...]] = []
 
     def __len__(self) -> int:
-        return self._rows
+        return len(self._rows)
 
     @property
-    def arrays(self) -> dict[str, array[Any]]:
-        """The columns by name."""
-        self._settle()
-        return self._arrays
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """By name: [rows] of its type."""
+        columns = zip(*self._rows, strict=True) if self._rows else repeat(())
+        types = zip(self._types.items(), columns, strict=False)
+        return {name: np.array(column, code) for (name, code), column in types}
 
     def add(self, row: tuple[Any, ...]) -> None:
         """A value for each column, in their order."""
-        self._rows += 1
-        self._fresh.append(row)
-        if len(self._fresh) == _FRESH_ROWS:
-            self._settle()
-
-    def _settle(self) -> None:
-        """Bring all rows into the arrays."""
-        if self._fresh:
-            for column, values in zip(self._arrays.values(), zip(*self._fresh, strict=True), strict=True):
-                column.extend(values)
-            self._fresh.clear()
+        self._rows.append(row)
 
     def thin_out(self) -> None:
         """Forget every other row."""
-        for column in self.arrays.values():
-            del column[1::2]
-        self._rows = len(column)
+        del self._rows[1::2]
 
     def clear(self) -> None:
-        for column in self.arrays.values():
-            del column[:]
-        self._rows = 0
+        self._rows.clear()
 
 
 class Recorder:

@@ -1,14 +1,15 @@
 """Why tokens missed: for every prompt token that had to be computed, the one reason.
 
 Rules of this file
-- Reasons are looked up when a request is first admitted, among what the cache has noted about pages that entered and
-  left the tree, and what became of the request's prefetch.
+- Reasons are looked up when a request is first admitted, among what the cache has noted about pages that left the
+  tree, and what became of the request's prefetch. What is in the tree is no miss, so that needs no note.
 - A page never seen ends the search: nothing behind it can have been seen, because atoms name prefixes.
 - The reasons of a request add up to the tokens it computed (law L12).
 """
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Container, Sequence
 from enum import IntEnum
@@ -54,24 +55,24 @@ _WORDS = (
     "page tail",
 )
 
-_SEEN, _STORED = 1, 128
-_CODES: dict[Drop | None, bytes] = {
-    None: bytes([_SEEN]),
-    Drop.L1_UNBACKED: bytes([2]),
-    Drop.L1_ORPHANED: bytes([2]),
-    Drop.L2_EVICTED: bytes([3]),
-    Drop.L2_FULL: bytes([3]),
-    Drop.WRITE_FAILED: bytes([2]),
+_LOST_FROM = (Miss.EVICTED_L1, Miss.EVICTED_L1, Miss.EVICTED_L2)
+"""By code: the reason where there is no L3."""
+_CODES = {
+    Drop.L1_UNBACKED: b"\1",
+    Drop.L1_ORPHANED: b"\1",
+    Drop.L2_EVICTED: b"\2",
+    Drop.L2_FULL: b"\2",
+    Drop.WRITE_FAILED: b"\1",
 }
-_LOST_FROM = {1: Miss.EVICTED_L1, 2: Miss.EVICTED_L1, 3: Miss.EVICTED_L2}
-"""The reason where there is no L3. Code 1: in the tree a moment ago, evicted by the very admission that looks."""
+_STORED = 128
+"""Added to the code of a page that has been in L3."""
 
 
 class Fates(Protocol):
     """A byte for each page: what became of it, 0 for pages never seen. Pages are atoms, 8 bytes each."""
 
     def get(self, atoms: bytes) -> bytes:
-        """[pages] codes."""
+        """[pages] codes, or those up to the first 0."""
         ...
 
     def note(self, atoms: bytes, codes: bytes, stored: bytes) -> None:
@@ -81,49 +82,64 @@ class Fates(Protocol):
 
 
 class DenseFates:
-    """For atoms numbered without large gaps: a byte for each `grain` ids, in an array that grows with them.
+    """For atoms numbered without large gaps: two bytes for each, in arrays that grow with them.
 
-    Bounded: ids that are `most` pages older than the newest are forgotten, as if they had never been seen.
+    Bounded: those `most` older than the newest are forgotten, as if they had never been seen.
     """
 
-    def __init__(self, grain: int, most: int = 1 << 26) -> None:
-        self._grain = grain
+    def __init__(self, most: int = 1 << 26) -> None:
         self._most = most
         self._base = -1
-        """The id (over the grain) of the first place, which stands for all before it and always has code 0."""
-        self._codes = np.zeros(1 << 16, np.uint8)
-        """The last place stands for all behind it and always has code 0."""
+        """The atom of the first place, which stands for all before it; the last does for all behind it."""
+        self._lost = np.zeros(1 << 16, np.uint8)
+        """What left the tree, by code."""
+        self._stored = np.zeros(1 << 16, np.uint8)
 
     def get(self, atoms: bytes) -> bytes:
-        return self._codes.take(self._places(atoms), mode="clip").tobytes()
+        if not self._known(int.from_bytes(atoms[:ATOM_BYTES], sys.byteorder, signed=True)):
+            return bytes(1)  # and nothing behind it: see the rules of this file
+        places = self._places(atoms)
+        return (self._lost.take(places, mode="clip") | self._stored.take(places, mode="clip")).tobytes()
 
     def note(self, atoms: bytes, codes: bytes, stored: bytes) -> None:
         places = self._room_for(self._places(atoms + stored))
-        table, put, marked = self._codes, places[: len(codes)], places[len(codes) :]
-        table[put] = (table[put] & _STORED) | np.frombuffer(codes, np.uint8)
-        table[marked] |= _STORED
-        table[0] = 0
+        if codes:
+            self._lost.put(places[: len(codes)], np.frombuffer(codes, np.uint8), mode="clip")
+        if stored:
+            self._stored.put(places[len(codes) :], _STORED, mode="clip")
+        for table in (self._lost, self._stored):
+            table[0] = table[-1] = 0
+
+    def _known(self, atom: int) -> bool:
+        """Whether there is a code for it."""
+        place = atom - self._base
+        return 0 < place < len(self._lost) and bool(self._lost[place] or self._stored[place])
 
     def _places(self, atoms: bytes) -> NDArray[np.int64]:
-        """Of each page; those of atoms that are not in the array lie outside it."""
-        return np.frombuffer(atoms, np.int64) // self._grain - self._base
+        """Of each page; those of atoms that are not in the arrays lie outside."""
+        return np.frombuffer(atoms, np.int64) - self._base
 
     def _room_for(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Make the array reach as far as `places`; where they are then, those before its beginning at 0."""
-        np.maximum(places, 0, out=places)
-        last, size = int(places.max(initial=0)), len(self._codes)
+        """Make the arrays reach as far as `places`; where they are then."""
+        last, size = int(places.max()), len(self._lost)
         if last < size - 1:
             return places
         forgotten = max(last + 2 - self._most, 0)
         if forgotten:  # half of it at once, so that this is rare
             forgotten = max(forgotten, self._most // 2)
-        grown = np.zeros(min(max(last + 2 - forgotten, 2 * size), self._most), np.uint8)
-        kept = self._codes[forgotten : forgotten + len(grown)]
-        grown[: len(kept)] = kept
-        grown[0] = 0
-        self._codes = grown
+        size = min(max(last + 2 - forgotten, 2 * size), self._most)
+        self._lost, self._stored = (_moved(table, forgotten, size) for table in (self._lost, self._stored))
         self._base += forgotten
-        return np.maximum(places - forgotten, 0)
+        return places - forgotten
+
+
+def _moved(table: NDArray[np.uint8], forgotten: int, size: int) -> NDArray[np.uint8]:
+    """`table` without its first places, grown to `size`."""
+    grown = np.zeros(size, np.uint8)
+    kept = table[forgotten : forgotten + size]
+    grown[: len(kept)] = kept
+    grown[0] = 0
+    return grown
 
 
 class SparseFates:
@@ -167,16 +183,13 @@ DENSE_BELOW = 1 << 36
 class MissReasons:
     """Notes what becomes of pages, and explains admissions. `held`: atoms of the pages in L3; None: there is no L3."""
 
-    def __init__(
-        self, page_tokens: int, grain: int, key_lag_tokens: int = 0, held: Container[int] | None = None
-    ) -> None:
+    def __init__(self, page_tokens: int, key_lag_tokens: int = 0, held: Container[int] | None = None) -> None:
         self.facts: list[tuple[Drop | None, bytes]] = []
         """The cache appends here; drained at every admission."""
         self._written: list[Any] = []
         """Names of pages that have been written to L3; drained likewise."""
         self._page = page_tokens
         self._lag = key_lag_tokens
-        self._grain = grain
         self._fates: Fates | None = None
         self._held = held
 
@@ -203,19 +216,36 @@ class MissReasons:
             if seen:
                 # Where among the pages it was prefetched for this request's search begins.
                 first = matched - (pages - request.prefetch.pages) if request.prefetch is not None else 0
-                for at, atom in enumerate(_ids(atoms[: seen * ATOM_BYTES])):
-                    reasons[self._reason(request, first + at, atom, codes[at])] += page
+                self._explain_lost(request, first, atoms[: seen * ATOM_BYTES], codes[:seen], reasons)
         return reasons
 
-    def _reason(self, request: Active, at: int, atom: int, code: int) -> Miss:
-        """Why the page that is number `at` of the request's prefetch was not there."""
+    def _explain_lost(self, request: Active, first: int, atoms: bytes, codes: bytes, reasons: list[int]) -> None:
+        """Add to `reasons` those of pages seen before; they are number `first` … of the request's prefetch."""
+        pages, page = len(codes), self._page
+        there = bytes(pages) if self._held is None else bytes(map(self._held.__contains__, _ids(atoms)))
+        promised = request.prefetch.promised_pages if request.prefetch is not None else 0
+        start = 0
+        for at in range(1, pages + 1):  # runs of pages of which the same can be said
+            if (
+                at == pages
+                or codes[at] != codes[start]
+                or there[at] != there[start]
+                or first + at == 0
+                or first + at == promised
+            ):
+                why = self._reason(request, first + start, codes[start], there[start] > 0)
+                reasons[why] += (at - start) * page
+                start = at
+
+    def _reason(self, request: Active, at: int, code: int, held: bool) -> Miss:
+        """Why the page that is number `at` of the request's prefetch was not there. `held`: it is in L3 now."""
         lost = _LOST_FROM[code & ~_STORED]
         if self._held is None or at < 0:  # it was there when the request came, and was lost while it waited
             return lost
-        if atom not in self._held:
+        if not held:
             if code & _STORED:
                 return Miss.NOT_IN_STORE
-            return lost if lost is Miss.EVICTED_L1 and code != _SEEN else Miss.WRITE_UNFINISHED
+            return lost if lost is Miss.EVICTED_L1 else Miss.WRITE_UNFINISHED
         prefetch = request.prefetch
         if prefetch is None:
             return Miss.PREFETCH_REFUSED
@@ -227,15 +257,17 @@ class MissReasons:
     def _drain(self) -> None:
         facts, written = self.facts, self._written
         if facts or written:
-            atoms = b"".join([key for _, key in facts])
-            codes = b"".join([_CODES[drop] * (len(key) // ATOM_BYTES) for drop, key in facts])
+            gone = [(_CODES[drop], key) for drop, key in facts if drop is not None]
+            atoms = b"".join([key for _, key in gone])
+            codes = b"".join([code * (len(key) // ATOM_BYTES) for code, key in gone])
             stored = b"".join([array("q", names).tobytes() for names in written])
             facts.clear()
             written.clear()
-            self._table(atoms).note(atoms, codes, stored)
+            if atoms or stored:
+                self._table(atoms or stored).note(atoms, codes, stored)
 
     def _table(self, atoms: bytes) -> Fates:
         if self._fates is None:
             largest = max(_ids(atoms), default=0)
-            self._fates = DenseFates(self._grain) if largest < DENSE_BELOW else SparseFates()
+            self._fates = DenseFates() if largest < DENSE_BELOW else SparseFates()
         return self._fates

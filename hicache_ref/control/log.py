@@ -48,22 +48,16 @@ class Entry(NamedTuple):
 
 
 class EventLog:
-    """Columns of entries, appended to."""
+    """Entries, appended to."""
 
     def __init__(self) -> None:
-        self.kinds = array("b")
-        self.times_s = array("d")
-        self.subjects = array("q")
-        self.pages = array("q")
+        self._rows: list[tuple[EntryKind, float, int, int]] = []
 
     def __len__(self) -> int:
-        return len(self.kinds)
+        return len(self._rows)
 
     def add(self, kind: EntryKind, at_s: float, subject: int = 0, pages: int = 0) -> None:
-        self.kinds.append(kind)
-        self.times_s.append(at_s)
-        self.subjects.append(subject)
-        self.pages.append(pages)
+        self._rows.append((kind, at_s, subject, pages))
 
     def report(self, event: Report, at_s: float) -> None:
         if isinstance(event, Released):
@@ -78,11 +72,16 @@ class EventLog:
         self.add(kind, at_s, event.op_id, event.pages_ok)
 
     def entries(self) -> Iterator[Entry]:
-        return map(Entry, self.kinds, self.times_s, self.subjects, self.pages)
+        return map(Entry._make, self._rows)
+
+    def columns(self) -> tuple[array[int], array[float], array[int], array[int]]:
+        """[entries] each: what `Entry` has, column by column."""
+        kinds, times_s, subjects, pages = zip(*self._rows, strict=True) if self._rows else ((), (), (), ())
+        return array("b", kinds), array("d", times_s), array("q", subjects), array("q", pages)
 
     def clear(self) -> None:
         """Forget what has been written away."""
-        del self.kinds[:], self.times_s[:], self.subjects[:], self.pages[:]
+        self._rows.clear()
 
 
 class Fingerprint:

@@ -19,7 +19,6 @@ from typing import Any
 import torch
 
 from workloads import Schedule, Workload, open_workload
-from workloads.request import Request
 
 from ..account.files import LOG_ROWS, MOST_SLICES, RunFolder, request_columns
 from ..account.metrics import Columns, Recorder
@@ -206,18 +205,16 @@ class _Run:
     def _loop(self, machine: Machine, place: Place, texts: Texts) -> tuple[RealRun, Recorder]:
         made, options, plane = self._made, self._options, place.plane
         requests = itertools.islice(self._workload.requests(self._schedule), options.limit)
-        first = next(requests, None)
-        grain = first.content.grain(made.page_tokens) if first is not None else 1
         watch = StoreWatch(plane, texts)
         held = watch if plane.capabilities.storage else None
-        reasons = MissReasons(made.page_tokens, grain, int(made.resolved.bigram_keys), held)
+        reasons = MissReasons(made.page_tokens, int(made.resolved.bigram_keys), held)
         watch.stored = reasons.stored
         engine = make_engine(made.resolved, make_cache(made.resolved, reasons.facts, texts))
         recorder = Recorder(engine, machine.plane.meters, reasons, self._spill, progress=options.progress)
         loop = RealRun(
             engine,
             plane,
-            self._whole(first, requests),
+            requests,
             texts.activator(activator(made.page_tokens)),
             _Forgetting(recorder, texts),
             self._log,
@@ -228,10 +225,6 @@ class _Run:
             door=OpWatch(watch, self._fingerprint),
         )
         return loop, recorder
-
-    @staticmethod
-    def _whole(first: Request | None, rest: Iterator[Request]) -> Iterator[Request]:
-        return itertools.chain([first], rest) if first is not None else iter(())
 
     def _spill(self, rows: Columns) -> None:
         for name, column in request_columns(rows).items():

@@ -115,8 +115,8 @@ class Atoms:
     def atoms(self, page_tokens: int, pages: int) -> bytes:
         return self._key[: pages * ATOM_BYTES]
 
-    def grain(self, page_tokens: int) -> int:
-        return 1
+    def page_ids(self, page_tokens: int, pages: int) -> bytes:
+        return self.atoms(page_tokens, pages)
 
 
 class SinglePages:

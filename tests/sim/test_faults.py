@@ -143,10 +143,10 @@ def test_a_call_that_fails_is_no_use_of_a_page(kind, fault):
     faulty = store_with(fault, kind=kind)
     failed = 0
     for call in CALLS:
-        before = list(faulty.store.held.items())
+        before = list(faulty.store.by_use().items())
         if getattr(faulty, call)([*NAMES, 900], 1.0).pages == 0:
             failed += 1
-            assert list(faulty.store.held.items()) == before
+            assert list(faulty.store.by_use().items()) == before
     assert failed == {"outage": 3, "owner-lost": 2}.get(fault.split(":")[0], 1)
 
 

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from simpy import Environment
 
-from hicache_sim.links import Call, Fabric, Flow, Job, Link, Path, Stream
+from hicache_sim.agenda import Agenda, Call
+from hicache_sim.links import Fabric, Flow, Job, Link, Path, Stream
 
 
 @dataclass
@@ -98,7 +99,7 @@ class Told(Flow):
 def fabric_ends(reference: Reference) -> tuple[list[float], list[Link]]:
     """The same flows on the fabric: when each ended, and the links afterwards."""
     env = Environment()
-    fabric = Fabric(env)
+    fabric = Fabric(Agenda(env))
     links = [Link(str(at), *rates) for at, rates in enumerate(zip(reference.alone, reference.shared, strict=True))]
     links[0].partner, links[1].partner = links[1], links[0]
     ends = [-1.0] * len(reference.flows)
@@ -143,7 +144,7 @@ def test_shares_are_max_min_fair(machine, flows):
 def run(*sends: tuple[float, tuple[tuple[Link, float], ...], float, float]) -> list[float]:
     """Ends of flows given as (start, path, head, size)."""
     env = Environment()
-    fabric = Fabric(env)
+    fabric = Fabric(Agenda(env))
     ends = [0.0] * len(sends)
 
     def send(number, start, path, head, size):
@@ -165,7 +166,7 @@ def pcie() -> tuple[Link, Link]:
 def test_a_flow_alone_takes_its_head_and_its_bytes_and_one_event():
     env = Environment()
     link, ends = Link("link", 50.0), []
-    Fabric(env).send(Told(((link, 1.0),), lambda: ends.append(env.now)), 0.25, 1000.0)
+    Fabric(Agenda(env)).send(Told(((link, 1.0),), lambda: ends.append(env.now)), 0.25, 1000.0)
     env.run()
     assert ends == [0.25 + 1000.0 / 50.0]
     assert link.moved_bytes == 1000.0
@@ -221,7 +222,7 @@ def test_late_in_a_long_run_small_flows_still_end():
 
 def test_an_end_may_start_the_next():
     env = Environment()
-    fabric, link, ends = Fabric(env), Link("link", 100.0), []
+    fabric, link, ends = Fabric(Agenda(env)), Link("link", 100.0), []
 
     def again() -> None:
         ends.append(env.now)
@@ -237,7 +238,7 @@ def test_an_end_may_start_the_next():
 
 def test_a_stream_does_one_thing_after_the_other():
     env = Environment()
-    stream, story = Stream(env), []
+    stream, story = Stream(Agenda(env)), []
 
     class Pause(Job):
         def __init__(self, name: str, seconds: float) -> None:
@@ -245,7 +246,7 @@ def test_a_stream_does_one_thing_after_the_other():
 
         def start(self) -> None:
             story.append((env.now, f"{self.name} begins"))
-            Call(env, self.seconds, self.end)
+            Call(Agenda(env), self.seconds, self.end)
 
         def end(self) -> None:
             story.append((env.now, f"{self.name} ends"))
@@ -253,7 +254,7 @@ def test_a_stream_does_one_thing_after_the_other():
 
     for name, seconds in (("a", 2.0), ("b", 1.0), ("c", 0.0)):
         stream.give(Pause(name, seconds))
-    Call(env, 10.0, lambda: stream.give(Pause("d", 1.0)))
+    Call(Agenda(env), 10.0, lambda: stream.give(Pause("d", 1.0)))
     env.run()
     assert story == [
         (0.0, "a begins"),

@@ -100,7 +100,7 @@ class StoreContract:
             for at in range(12):
                 store.write([at, at * 7 % 5], float(at))
                 store.read([at - 1, at], at + 0.5)
-        assert list(first.held.items()) == list(second.held.items())
+        assert list(first.by_use().items()) == list(second.by_use().items())
         assert (first.evicted, first.refused) == (second.evicted, second.refused)
 
 
@@ -159,7 +159,7 @@ class TestLru(StoreContract):
                     model.use([name for name in names if name in model.names])
                 for name in names:
                     model.add(name)
-            assert list(store.held) == model.names
+            assert list(store.by_use()) == model.names
 
     def test_never_refuses(self):
         store = store_of(self.kind, 2, low=1.0)
@@ -171,7 +171,7 @@ class TestLru(StoreContract):
         store.write(list(range(10)), 0.0)
         store.read([0, 1], 1.0)
         store.write([10], 2.0)
-        assert list(store.held) == [6, 7, 8, 9, 0, 1, 10]
+        assert list(store.by_use()) == [6, 7, 8, 9, 0, 1, 10]
 
 
 class TestLruPageTable(TestLru):
@@ -194,11 +194,11 @@ class TestSecondChance(StoreContract):
         store.write([1, 2, 3, 4], 0.0)
         store.read([1, 2], 1.0)
         store.write([5], 2.0)
-        assert list(store.held) == [1, 2, 5]
+        assert list(store.by_use()) == [1, 2, 5]
         store.write([6], 3.0)
-        assert list(store.held) == [1, 2, 5, 6]
+        assert list(store.by_use()) == [1, 2, 5, 6]
         store.write([7, 8], 4.0)
-        assert list(store.held) == [6, 7, 8]
+        assert list(store.by_use()) == [6, 7, 8]
 
     def test_a_batch_that_can_never_fit_is_cut(self):
         store = store_of(self.kind, 4)
@@ -218,7 +218,7 @@ class TestWatermarkLease(StoreContract):
         now_s = 0.0
         for call, names, wait_s in story:
             now_s += wait_s
-            before, refused = dict(store.held), store.refused
+            before, refused = store.by_use(), store.refused
             answer = getattr(store, call)(names, now_s)
             gone = [name for name in before if name not in store.held]
             kept = [name for name in before if name in store.held and name not in names]
@@ -227,8 +227,9 @@ class TestWatermarkLease(StoreContract):
             assert order[: len(gone)] == gone
             assert (store.refused > refused) <= (len(store.held) == 8)
             if call != "write":
-                assert all(store.held[name] == now_s + LEASE_S for name in names[:answer])
-                assert list(store.held)[len(store.held) - answer :] == names[:answer]
+                after = store.by_use()
+                assert all(after[name] == now_s + LEASE_S for name in names[:answer])
+                assert list(after)[len(after) - answer :] == names[:answer]
 
     def test_evicts_down_to_the_low_mark(self):
         store = store_of(self.kind, 10, high=0.8, low=0.5)
@@ -236,7 +237,7 @@ class TestWatermarkLease(StoreContract):
         store.write([8], 1.0)
         assert len(store.held) == 9
         store.write([100], 2.0)
-        assert list(store.held) == [4, 5, 6, 7, 8, 100]
+        assert list(store.by_use()) == [4, 5, 6, 7, 8, 100]
         assert store.evicted == 4
 
     def test_all_leased_is_full(self):
@@ -252,7 +253,7 @@ class TestWatermarkLease(StoreContract):
         store.write([1, 2, 3, 4], 0.0)
         assert store.write([5, 6], 1.0) == 0
         assert store.write([5, 6], 1.0 + WatermarkLease.LOOK_S) == 2
-        assert list(store.held) == [3, 4, 5, 6]
+        assert list(store.by_use()) == [3, 4, 5, 6]
 
     def test_who_writes_again_grants_a_lease(self):
         """Since it asks before what is there."""
@@ -288,7 +289,7 @@ class TestWatermarkCleaner(StoreContract):
         assert store.write([10], WatermarkCleaner.period_s - 1.0) == 0
         assert store.refused == 1
         assert store.write([10], WatermarkCleaner.period_s) == 1
-        assert list(store.held) == [6, 7, 8, 9, 10]
+        assert list(store.by_use()) == [6, 7, 8, 9, 10]
         store.write(list(range(20, 25)), WatermarkCleaner.period_s + 1.0)
         assert store.probe(list(store.held), 2 * WatermarkCleaner.period_s - 1.0) == 10
         assert store.read([6], 2 * WatermarkCleaner.period_s) == 0
@@ -298,7 +299,7 @@ class TestWatermarkCleaner(StoreContract):
         store = store_of(self.kind, 10, high=0.8, low=0.5)
         store.write(list(range(8)), 0.0)
         store.probe([], WatermarkCleaner.period_s)
-        assert list(store.held) == [6, 7]
+        assert list(store.by_use()) == [6, 7]
 
     def test_leaves_alone_what_is_below_the_mark(self):
         store = store_of(self.kind, 10, high=0.8, low=0.5)
@@ -323,7 +324,7 @@ class TestTtl(StoreContract):
                 used_s |= dict.fromkeys(names[:answer], now_s)
             elif call == "write":
                 used_s = dict.fromkeys(names, now_s) | used_s
-            assert dict(store.held) == used_s
+            assert store.by_use() == used_s
 
 
 def test_every_kind_in_a_profile_exists():

@@ -38,6 +38,15 @@ def test_a_page_that_divides_the_block_costs_no_more_than_its_bytes(blocks, page
     assert len(content.atoms(page_tokens, 1)) == 8
 
 
+@given(ids, st.integers(1, 64), page_sizes, st.data())
+def test_page_ids_tell_pages_apart_as_atoms_do(blocks, block_tokens, page_tokens, data):
+    content = Blocks(np.array(blocks, dtype=np.int64), block_tokens)
+    pages = data.draw(st.integers(0, len(blocks) * block_tokens // page_tokens))
+    atoms, ids = (np.frombuffer(named(page_tokens, pages), np.int64) for named in (content.atoms, content.page_ids))
+    assert ids.tolist() == (atoms // page_tokens if block_tokens % page_tokens == 0 else atoms).tolist()
+    assert len(set(ids.tolist())) == pages
+
+
 def test_the_atom_of_a_page_names_all_before_it():
     """Same tail, other head: other ids, so other atoms (here: blocks 1 and 2 stand for different prefixes)."""
     one, two = (Blocks(np.array([head, head + 10], dtype=np.int64), 512) for head in (1, 2))
