@@ -8,6 +8,8 @@ Rules of this file
 - Upstream's way, as a small model of HiCacheFile under the generic path: page after page, each flattened into a
   tensor of its own before it is written, and read into one before it is put in its place.
 - Warm: memory is touched, files are in the page cache. What a disk adds is the same for all.
+- `bare vs upstream` is what there is to win: a small file is mostly its creation and its new name (on ext4 29 of 47 us
+  of CPU for 64 KiB, and as many for a file without a name that is linked), which nobody who leaves it behind is spared.
 """
 
 from __future__ import annotations
@@ -135,7 +137,7 @@ def measure(folder: Path, rounds: int, threads: int, sizes: Sequence[int] = KIB)
         for kib in sizes:
             seconds = _rounds(pool(layout, kib), folder, rounds, threads)
             table.rows += [_row(layout, kib, call, seconds) for call in ("put", "get")]
-    table.notes.append("GB/s are medians. vs bare, vs upstream: medians (and range) of the ratios of single rounds.")
+    table.notes.append("GB/s are medians. vs: medians (and range) of the ratios of single rounds.")
     return table
 
 
@@ -160,7 +162,8 @@ def _row(layout: str, kib: int, call: str, seconds: dict[tuple[str, str], list[f
     gigabytes = BATCH * kib * 1024 / 1e9
     mine, bare, upstream = (np.array(seconds[side, call]) for side in SIDES)
     speeds = {f"{side} GB/s": gigabytes / float(np.median(seconds[side, call])) for side in SIDES}
-    ratios = {"vs bare": spread((bare / mine).tolist()), "vs upstream": spread((upstream / mine).tolist())}
+    pairs = {"vs bare": bare / mine, "vs upstream": upstream / mine, "bare vs upstream": upstream / bare}
+    ratios = {name: spread(values.tolist()) for name, values in pairs.items()}
     return {"layout": layout, "page KiB": kib, "call": call} | speeds | ratios
 
 
