@@ -43,6 +43,15 @@ class Use:
         self.start = 0
         """Pages before it have gone, or belong to a later use."""
 
+    def first(self, held: dict[Name, Use]) -> Name | None:
+        """The first page it has; None if it has none any more."""
+        while self.start < len(self.names):
+            name = self.names[self.start]
+            if held.get(name) is self:
+                return name
+            self.start += 1
+        return None
+
     def leave(self, held: dict[Name, Use], pages: int) -> int:
         """Its first pages go, so many or as many as it has; how many have gone."""
         names, at, gone = self.names, self.start, 0
@@ -80,17 +89,14 @@ class Uses:
             self._forget()
 
     def oldest(self) -> Use | None:
-        """The first use that still has pages; the first of them is at its `start`."""
-        held, queue = self._held, self._queue
+        """The first use that may have pages left."""
+        queue = self._queue
         while queue:
             use = queue[0]
-            names = use.names
-            for at in range(use.start, len(names)):
-                if held.get(names[at]) is use:
-                    use.start = at
-                    return use
+            if use.start < len(use.names):
+                return use
             queue.popleft()
-            self._names -= len(names)
+            self._names -= len(use.names)
         return None
 
     def clear(self) -> None:
@@ -178,7 +184,7 @@ class Store:
             pages -= gone
 
     def _oldest(self, now_s: float) -> Use | None:
-        """The use whose first page is the next to go."""
+        """The use whose pages are the next to go."""
         return self._uses.oldest()
 
 
@@ -253,11 +259,11 @@ class SecondChance(Store):
     def _make_room(self, pages: int, now_s: float) -> None:
         read = self._read
         while len(self.held) + pages > self.low_pages and (use := self._uses.oldest()) is not None:
-            name = use.names[use.start]
+            name = use.first(self.held)
             if name in read:
                 read.remove(name)
                 self._uses.add((name,), use.time_s)
-            else:
+            elif name is not None:
                 self._evict(1, now_s)
 
 
@@ -367,7 +373,7 @@ class Ttl(Store):
 
     def _expire(self, now_s: float) -> None:
         while (use := self._uses.oldest()) is not None and use.time_s + self.lease_s <= now_s:
-            self._evict(1, now_s)
+            self.evicted += use.leave(self.held, len(use.names))
 
 
 STORES: dict[str, Callable[..., Store]] = {

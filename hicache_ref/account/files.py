@@ -72,9 +72,12 @@ class RunFolder:
         """Append the log's entries to `events.parquet` and forget them."""
         if not len(log):
             return
-        kinds, times_s, subjects, pages = log.columns()
-        names = [kind.name.lower() for kind in EntryKind]
-        columns = {"kind": labels(kinds, names), "time_s": times_s, "subject": subjects, "pages": pages}
+        columns = {
+            "kind": labels(log.kinds, [kind.name.lower() for kind in EntryKind]),
+            "time_s": np.array(log.times_s, np.float64),
+            "subject": np.array(log.subjects, np.int64),
+            "pages": np.array(log.pages, np.int64),
+        }
         self.append("events.parquet", columns)
         log.clear()
 

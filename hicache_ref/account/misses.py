@@ -90,7 +90,7 @@ class DenseFates:
     def __init__(self, most: int = 1 << 26) -> None:
         self._most = most
         self._base = -1
-        """The atom of the first place, which stands for all before it; the last does for all behind it."""
+        """The atom of the first place, which stands for all before it; the last place does for all behind it."""
         self._lost = np.zeros(1 << 16, np.uint8)
         """What left the tree, by code."""
         self._stored = np.zeros(1 << 16, np.uint8)
@@ -107,8 +107,7 @@ class DenseFates:
             self._lost.put(places[: len(codes)], np.frombuffer(codes, np.uint8), mode="clip")
         if stored:
             self._stored.put(places[len(codes) :], _STORED, mode="clip")
-        for table in (self._lost, self._stored):
-            table[0] = table[-1] = 0
+        self._lost[0] = self._stored[0] = 0
 
     def _known(self, atom: int) -> bool:
         """Whether there is a code for it."""
@@ -260,7 +259,7 @@ class MissReasons:
             gone = [(_CODES[drop], key) for drop, key in facts if drop is not None]
             atoms = b"".join([key for _, key in gone])
             codes = b"".join([code * (len(key) // ATOM_BYTES) for code, key in gone])
-            stored = b"".join([array("q", names).tobytes() for names in written])
+            stored = b"".join([array("q", names) for names in written])
             facts.clear()
             written.clear()
             if atoms or stored:

@@ -10,7 +10,6 @@ Rules of this file
 from __future__ import annotations
 
 import hashlib
-from array import array
 from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from typing import NamedTuple
@@ -48,16 +47,22 @@ class Entry(NamedTuple):
 
 
 class EventLog:
-    """Entries, appended to."""
+    """Columns of entries, appended to. Lists: an array would look at the type of every number."""
 
     def __init__(self) -> None:
-        self._rows: list[tuple[EntryKind, float, int, int]] = []
+        self.kinds: list[EntryKind] = []
+        self.times_s: list[float] = []
+        self.subjects: list[int] = []
+        self.pages: list[int] = []
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.kinds)
 
     def add(self, kind: EntryKind, at_s: float, subject: int = 0, pages: int = 0) -> None:
-        self._rows.append((kind, at_s, subject, pages))
+        self.kinds.append(kind)
+        self.times_s.append(at_s)
+        self.subjects.append(subject)
+        self.pages.append(pages)
 
     def report(self, event: Report, at_s: float) -> None:
         if isinstance(event, Released):
@@ -72,16 +77,11 @@ class EventLog:
         self.add(kind, at_s, event.op_id, event.pages_ok)
 
     def entries(self) -> Iterator[Entry]:
-        return map(Entry._make, self._rows)
-
-    def columns(self) -> tuple[array[int], array[float], array[int], array[int]]:
-        """[entries] each: what `Entry` has, column by column."""
-        kinds, times_s, subjects, pages = zip(*self._rows, strict=True) if self._rows else ((), (), (), ())
-        return array("b", kinds), array("d", times_s), array("q", subjects), array("q", pages)
+        return map(Entry, self.kinds, self.times_s, self.subjects, self.pages)
 
     def clear(self) -> None:
         """Forget what has been written away."""
-        self._rows.clear()
+        del self.kinds[:], self.times_s[:], self.subjects[:], self.pages[:]
 
 
 class Fingerprint:

@@ -326,6 +326,14 @@ class TestTtl(StoreContract):
                 used_s = dict.fromkeys(names, now_s) | used_s
             assert store.by_use() == used_s
 
+    def test_what_was_read_outlives_what_was_written_with_it(self):
+        store = store_of(self.kind, math.inf)
+        store.write([1, 2], 0.0)
+        store.read([1, 2], 3.0)
+        assert store.probe([1, 2], 12.0) == 2
+        assert store.probe([1, 2], 13.0) == 0
+        assert store.evicted == 2
+
 
 def test_every_kind_in_a_profile_exists():
     assert set(STORES) == set(hardware.EVICTIONS)
