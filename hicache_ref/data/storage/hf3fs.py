@@ -7,8 +7,8 @@ Rules of this file
 - A page of the file may be given to another key while it is read. So a seal over key, identity and bytes is kept in the
   table; bytes that it does not fit are a bad page, which is forgotten. What was written without one (by SGLang, or
   kept by SGLang's server) is looked up again after it was read: it must still have the same page.
-- A batch goes in groups of `entries` objects, `numjobs` at a time; one of the threads is the caller's. Nothing is
-  rewritten, and the file is never full: the table gives away what was used longest ago.
+- A batch goes in groups of `entries` objects, `numjobs` at a time. Nothing is rewritten, and the file is never full:
+  the table gives away what was used longest ago.
 - Source: `storage_hf3fs.py` of 0.5.23 (keys, file, settings, variables).
 """
 
@@ -39,6 +39,9 @@ _PIECEWISE = ("page_first", "page_first_direct")
 
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+RUN_BYTES = 2 << 20
+"""A thread is worth waking for that much; more at once, and a thread that is late is waited for."""
 
 Call: TypeAlias = "Callable[[Driver, Sequence[int], Sequence[Pieces], Seen], list[int]]"
 
@@ -171,7 +174,7 @@ class Hf3fsClient:
         """Known with the first host."""
         self._lock = threading.Lock()
         self._drivers: SimpleQueue[Driver] = SimpleQueue()
-        self._threads = Threads(jobs - 1, "hf3fs")
+        self._threads = Threads(jobs, "hf3fs")
         self._counts = Counts()
         self._gate = Gate("the hf3fs store", self._end)
 
@@ -254,9 +257,10 @@ class Hf3fsClient:
     def _spread(
         self, call: Call, keys: Sequence[str], places: Sequence[Place], objects: Sequence[Pieces]
     ) -> list[Moved]:
-        """What came of each object, an equal run of them by each driver at once. StoreFailed: one of them failed."""
+        """What came of each object, moved in runs of groups by all drivers at once. StoreFailed: one of them failed."""
         groups = -(-len(keys) // self._entries)
-        run = -(-groups // self._jobs) * self._entries or 1
+        together = max(1, RUN_BYTES // (self._entries * self._object_bytes))
+        run = min(together, -(-groups // self._jobs)) * self._entries or 1
         runs = [slice(at, at + run) for at in range(0, len(keys), run)]
         asked = [(call, keys[run], places[run], objects[run]) for run in runs]
         others = self._threads.submit_all(self._in_turn, asked[1:])

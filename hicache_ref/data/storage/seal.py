@@ -84,6 +84,8 @@ class Trust(Sealer):
 
 
 class _Digest:
+    __slots__ = ("_state", "update")
+
     def __init__(self, state: Any) -> None:
         self._state = state
         self.update: Callable[[memoryview], object] = state.update
