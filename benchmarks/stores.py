@@ -12,7 +12,7 @@ Rules of this file
 What lmdb falls short of at 64 KiB: raw takes 8 us a page, one preadv for all 6 us. Digests add 2.5 us (also to `raw,
 verified`), of which half is the calls; ours 2 to 3 us more, to look a page up, for its key, its turn and its facts.
 From 256 KiB on that no longer counts. Nor do threads help: with a helper for digests, or two readers with copies by
-numpy, which lets others run, a batch took 0.9 to 1.3 times as long on two cores (others used them too), since each piece
+numpy, which lets others run, a batch took 0.9 to 1.3 times as long on two shared cores, since each piece
 hands the interpreter over.
 Of a dynamic put, an eighth is the class's own answer to what is there already.
 """
