@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from click.testing import CliRunner  # noqa: E402
 
-from hicache_ref.calibrate import compute, copies, stores  # noqa: E402
+from hicache_ref.calibrate import compute, copies, driver, stores, wake  # noqa: E402
 from hicache_ref.calibrate.copies import blocks  # noqa: E402
 from hicache_ref.calibrate.rig import Batch, Rig, RigFailed, batch_of  # noqa: E402
 from hicache_ref.config.layouts import OPERATORS  # noqa: E402
@@ -26,19 +26,31 @@ from hicache_sim.cli import main  # noqa: E402
 
 FLAGS = "--page-size 16 --max-total-tokens 512 --hicache-mem-layout page_first --hicache-storage-backend file"
 RESERVE = "--host-reserve 0.1"
+OTHER = f"{'0' * 64}_somebody_0_1.bin"
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Made by the command, with next to nothing measured."""
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of the store, with a page that is somebody else's."""
+    folder = tmp_path_factory.mktemp("pages")
+    (folder / OTHER).write_bytes(b"kept")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory, pages: Path) -> Path:
+    """Made by the command, with next to nothing measured: short pauses, few sizes, the rounds that are the least."""
     path = tmp_path_factory.mktemp("calibration") / "here.json"
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR", str(pages))
         patch.setattr(compute, "NEW_TOKENS", (16, 64, 128))
         patch.setattr(compute, "BEFORE_TOKENS", (0, 128))
         patch.setattr(compute, "BATCHES", (1, 2, 4))
         patch.setattr(copies, "COUNTS", (1, 8))
+        patch.setattr(driver, "ALONE", driver.ALONE | {"clients": 6})
         patch.setattr(stores, "TAIL_CALLS", 20)
         patch.setattr(stores, "TIMES_LARGER", (1, 4))
+        patch.setattr(wake, "PAUSES_S", (0.0, 0.01, 0.03, 0.1))
         done = CliRunner().invoke(main, f"calibrate --out {path} --seconds 1 {RESERVE} {FLAGS}".split())
     assert done.exit_code == 0, done.output
     assert "written to" in done.output and "prefill:" in done.output
@@ -88,22 +100,10 @@ def test_one_number_can_be_changed(file):
     assert plan_simulation(config).hardware.h2d_bytes_per_s == 1e9
 
 
-def test_pages_of_others_stay_in_the_store(tmp_path, monkeypatch):
-    monkeypatch.setattr(compute, "NEW_TOKENS", (16, 32))
-    monkeypatch.setattr(compute, "BEFORE_TOKENS", (0,))
-    monkeypatch.setattr(compute, "BATCHES", (1, 2))
-    monkeypatch.setattr(compute, "CONTEXTS", (16, 64))
-    monkeypatch.setattr(copies, "COUNTS", (1, 8))
-    monkeypatch.setattr(stores, "TAIL_CALLS", 3)
-    monkeypatch.setattr(stores, "TIMES_LARGER", (1, 4))
-    monkeypatch.setenv("SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR", str(tmp_path / "pages"))
-    (tmp_path / "pages").mkdir()
-    other = tmp_path / "pages" / f"{'0' * 64}_somebody_0_1.bin"
-    other.write_bytes(b"kept")
-    line = f"calibrate --out {tmp_path / 'x.json'} --seconds 0.1 {RESERVE} {FLAGS}"
-    done = CliRunner().invoke(main, line.split())
-    assert done.exit_code == 0, done.output
-    assert os.listdir(tmp_path / "pages") == [other.name] and other.read_bytes() == b"kept"
+def test_pages_of_others_stay_in_the_store(file, pages):
+    """And none of the calibration's own stays beside them."""
+    assert file.exists()
+    assert os.listdir(pages) == [OTHER] and (pages / OTHER).read_bytes() == b"kept"
 
 
 @pytest.mark.parametrize(
