@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hicache_ref.control.log import Entry, EntryKind, EventLog
 from hicache_ref.control.types import Completion, Progress
-from hicache_ref.testing.engine_fuzz import engine_fuzz
+
+from .lives import life
 
 
 def test_rows():
@@ -29,5 +30,5 @@ def test_rows():
 
 def test_every_kind_of_entry_is_replayed():
     """Each of these lives has been replayed at its end: together they have all kinds of rows."""
-    kinds = {entry.kind for seed in range(40) for entry in engine_fuzz(seed).log.entries()}
+    kinds = {entry.kind for seed in range(40) for entry in life(seed).log.entries()}
     assert kinds == set(EntryKind)
