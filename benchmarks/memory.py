@@ -4,12 +4,14 @@ Rules of this file
 - Every figure is a ratio to what the machine can do, taken in the same run, or a time of its own; each benchmark says
   how. Nothing in the report is written by hand.
 
-What falls short of memcpy: loads from page_head at 64 KiB (0.4 to 0.6 where pages are scattered on L1). There a page of
-a layer is 16 rows of 256 bytes, 2 KiB apart on the host. Of 48 MiB, which memcpy moves in 7.1 ms, to bring these rows
-into the cache alone takes 6.1 to 8.5 ms, to write them from there to scattered pages 7.5 to 7.9 ms, and a row is too
-short for what numpy does around it (18.4 ms together, 11.5 where pages are adjacent). A detour by a buffer of 64 pages
-gains a tenth here and loses a quarter where rows are longer; torch's index_copy_, one call a page or a column of rows
-are slower.
+What falls short of memcpy: loads from page_first and page_head, where a row of a layer is followed by the other layers'
+(1 KiB or 256 bytes every 8 or 2 KiB), so that a load reads all of the host's memory once a layer in small pieces. Where
+memcpy moves 4.5 GB/s they keep up with it (but for page_head at 64 KiB), where it moves 6.6 GB/s they reach 0.6 to 0.8,
+at any size; backups, which write these pieces with all layers at hand, reach 0.8 to 1.2. Of page_head at 64 KiB,
+scattered on L1, to bring the rows of 48 MiB into the cache takes 6.1 to 8.5 ms, to write them from there to pages
+anywhere 7.5 to 7.9 ms; memcpy takes 7.1 ms, ours 18.4. Tried in vain: a buffer of 64 pages in between (a tenth better
+here, a quarter worse where rows are longer), two layers at a time over pages in the cache (a twentieth to a tenth), a
+call a page or a column of rows, torch's index_copy_.
 """
 
 from __future__ import annotations
