@@ -403,7 +403,7 @@ class Device:
     """
 
     def __init__(
-        self, plane: SimPlane, costs: Costs, parts: int, sides: Sequence[Side], between_s: float, wake: Wake
+        self, plane: SimPlane, costs: Costs, parts: int, sides: list[Side], between_s: float, wake: Wake
     ) -> None:
         self._plane = plane
         self._costs = costs

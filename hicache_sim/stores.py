@@ -36,7 +36,7 @@ class Use:
 
     __slots__ = ("names", "number", "start", "time_s")
 
-    def __init__(self, number: int, names: Sequence[Name], time_s: float) -> None:
+    def __init__(self, number: int, names: list[Name], time_s: float) -> None:
         self.number = number
         self.names = names
         self.time_s = time_s
@@ -75,9 +75,9 @@ class Uses:
         self._names = 0
         """Of all uses in the queue, those too that belong to later ones."""
 
-    def add(self, names: Sequence[Name], time_s: float) -> None:
+    def add(self, names: list[Name], time_s: float) -> None:
         """`names`, new ones or held, are used."""
-        if not len(names):
+        if not names:
             return
         held = self._held
         use = Use(next(self._numbers), names, time_s)
@@ -134,11 +134,7 @@ class Store:
 
     def probe(self, names: Sequence[Name], now_s: float) -> int:
         """How many leading pages are there."""
-        held = self.held
-        for at, name in enumerate(names):
-            if name not in held:
-                return at
-        return len(names)
+        return len(self._there(names))
 
     def read(self, names: Sequence[Name], now_s: float) -> int:
         """How many leading pages can be read."""
@@ -171,6 +167,15 @@ class Store:
         self.held.clear()
         self._uses.clear()
 
+    def _there(self, names: Sequence[Name]) -> list[Name]:
+        """The leading ones that are held."""
+        held, there = self.held, list[Name]()
+        for name in names:
+            if name not in held:
+                break
+            there.append(name)
+        return there
+
     def _room(self, pages: int) -> int:
         """For how many of so many more there is room."""
         room = self.capacity_pages - len(self.held)
@@ -195,14 +200,14 @@ class Lru(Store):
     """
 
     def read(self, names: Sequence[Name], now_s: float) -> int:
-        found = self.probe(names, now_s)
-        self._uses.add(names[:found], now_s)
-        return found
+        there = self._there(names)
+        self._uses.add(there, now_s)
+        return len(there)
 
     def write(self, names: Sequence[Name], now_s: float) -> int:
         held = self.held
         if self._room(len(names)) == len(names) and held.keys().isdisjoint(names):
-            self._uses.add(names, now_s)
+            self._uses.add(list(names), now_s)
             return len(names)
         self._uses.add([name for name in names if name in held], now_s)
         for name in names:  # one after the other: who is there may be driven out before its turn comes
@@ -212,7 +217,7 @@ class Lru(Store):
                 if not held:
                     return 0
                 self._make_room(now_s)
-            self._uses.add((name,), now_s)
+            self._uses.add([name], now_s)
         return len(names)
 
     def _make_room(self, now_s: float) -> None:
@@ -262,7 +267,7 @@ class SecondChance(Store):
             name = use.first(self.held)
             if name in read:
                 read.remove(name)
-                self._uses.add((name,), use.time_s)
+                self._uses.add([name], use.time_s)
             elif name is not None:
                 self._evict(1, now_s)
 
@@ -284,9 +289,9 @@ class WatermarkLease(Store):
 
     def probe(self, names: Sequence[Name], now_s: float) -> int:
         self._look(now_s)
-        found = super().probe(names, now_s)
-        self._leases.add(names if found == len(names) else names[:found], now_s + self.lease_s)
-        return found
+        there = self._there(names)
+        self._leases.add(there, now_s + self.lease_s)
+        return len(there)
 
     def write(self, names: Sequence[Name], now_s: float) -> int:
         self._look(now_s)
@@ -363,9 +368,10 @@ class Ttl(Store):
         return super().probe(names, now_s)
 
     def read(self, names: Sequence[Name], now_s: float) -> int:
-        found = self.probe(names, now_s)
-        self._uses.add(names[:found], now_s)
-        return found
+        self._expire(now_s)
+        there = self._there(names)
+        self._uses.add(there, now_s)
+        return len(there)
 
     def write(self, names: Sequence[Name], now_s: float) -> int:
         self._expire(now_s)

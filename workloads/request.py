@@ -52,8 +52,9 @@ class Blocks:
         block = self.block_tokens
         if block % page_tokens == 0:
             # The common case, kept to two array operations: every block is cut into the same sub-pages.
-            used = -(-pages * page_tokens // block)
-            return (self.ids[:used, None] * block + page_ends(block, page_tokens)).tobytes()[: 8 * pages]
+            ends = page_ends(block, page_tokens)
+            used = -(-pages // len(ends))
+            return (self.ids[:used, None] * block + ends).tobytes()[: 8 * pages]
         last = np.arange(page_tokens - 1, pages * page_tokens, page_tokens, dtype=np.int64)
         return (self.ids[last // block] * block + last % block).tobytes()
 

@@ -23,10 +23,10 @@ def numbers(values: Any, valid: Any = None) -> pa.Array:
 
 
 def labels(codes: Any, names: Sequence[str]) -> pa.DictionaryArray:
-    """[rows] of `names`, by their places in it, which fit a byte."""
+    """[rows] of `names`, by their places in it, which fit a byte: a list of them, or an array of bytes."""
     ends = np.array([0, *accumulate(len(name.encode()) for name in names)], np.int32)
     words = pa.StringArray.from_buffers(len(names), pa.py_buffer(ends), pa.py_buffer("".join(names).encode()))
-    return pa.DictionaryArray.from_arrays(numbers(np.asarray(codes, np.int8)), words)
+    return pa.DictionaryArray.from_arrays(numbers(np.frombuffer(bytes(codes), np.int8)), words)
 
 
 def table(columns: Mapping[str, Any]) -> pa.Table:

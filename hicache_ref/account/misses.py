@@ -64,6 +64,7 @@ _CODES = {
     Drop.L2_FULL: b"\2",
     Drop.WRITE_FAILED: b"\1",
 }
+_NOTHING_MISSED = [0] * len(Miss)
 _STORED = 128
 """Added to the code of a page that has been in L3."""
 
@@ -120,7 +121,7 @@ class DenseFates:
 
     def _room_for(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Make the arrays reach as far as `places`; where they are then."""
-        last, size = int(places.max()), len(self._lost)
+        last, size = int(np.maximum.reduce(places)), len(self._lost)
         if last < size - 1:
             return places
         forgotten = max(last + 2 - self._most, 0)
@@ -202,7 +203,7 @@ class MissReasons:
         page = self._page
         pages = (request.input_tokens - 1 - self._lag) // page
         matched = (request.device_hit_tokens + request.host_hit_tokens) // page
-        reasons = [0] * len(Miss)
+        reasons = _NOTHING_MISSED.copy()
         reasons[Miss.PAGE_TAIL] = request.input_tokens - pages * page
         reasons[Miss.LOAD_REFUSED] = request.host_hit_tokens - request.loaded_tokens
         if matched < pages:
