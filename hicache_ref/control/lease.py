@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+import numpy as np
+
 from .cache import HiCache
 from .keys import ATOM_BYTES
 from .slots import Extent, Owner, concatenated, joined
@@ -35,7 +37,7 @@ class Lease:
     @property
     def slots(self) -> Slots:
         """[pages] device slots behind the locked prefix."""
-        return self.own().indices
+        return np.asarray(self.own().indices)
 
     def own(self) -> Extent:
         """The same, as one extent."""
@@ -45,12 +47,12 @@ class Lease:
 
     def device_pages(self) -> Slots:
         """[pages] device slots of everything this request has computed or will, from its first page on."""
-        parts, node = [self.slots], self.node
+        parts, node = [self.own().indices], self.node
         while node.parent is not None:
             assert node.device is not None, "L3: a locked node is on the device"
             parts.append(node.device.indices)
             node = node.parent
-        return concatenated(parts[::-1])
+        return np.asarray(concatenated(parts[::-1]))
 
     def grow(self, slots: Extent) -> None:
         """More slots behind those it has."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from .slots import Extent
 from .tree import HostLock, Node
-from .types import Completion, Progress, Slots
+from .types import Completion, Indices, Progress
 
 
 class Write:
@@ -62,7 +62,7 @@ class Chain:
 
     __slots__ = ("host_lock", "node", "slots", "sources")
 
-    def __init__(self, node: Node, sources: list[Slots], slots: Slots, host_lock: HostLock | None) -> None:
+    def __init__(self, node: Node, sources: list[Indices], slots: Indices, host_lock: HostLock | None) -> None:
         self.node = node
         self.sources = sources
         """[pages] host slots, a node each."""

@@ -11,14 +11,13 @@ Rules of this file
 
 from __future__ import annotations
 
+from array import array
 from enum import IntEnum
 
 import numpy as np
 
 from .errors import SlotError
-from .types import Slots
-
-NO_SLOTS: Slots = np.empty(0, np.int64)
+from .types import Indices, Slots
 
 
 class Owner(IntEnum):
@@ -36,13 +35,13 @@ class Owner(IntEnum):
 class Extent:
     """Slots that are owned together, in the order of the pages they hold.
 
-    `indices`: [pages] int64, never changed in place: an operation copies what it was told to copy, whatever is cut
-    off meanwhile.
+    `indices`: [pages], never changed in place: an operation copies what it was told to copy, whatever is cut off
+    meanwhile.
     """
 
     __slots__ = ("indices", "owner", "pages")
 
-    def __init__(self, indices: Slots, pages: int, owner: Owner) -> None:
+    def __init__(self, indices: Indices, pages: int, owner: Owner) -> None:
         self.indices = indices
         self.pages = pages
         self.owner = owner
@@ -57,17 +56,22 @@ class Extent:
         return Extent(indices[:pages], pages, self.owner)
 
 
-def concatenated(parts: list[Slots]) -> Slots:
+def concatenated(parts: list[Indices]) -> Indices:
     """Indices of slots, one after the other."""
-    return parts[0] if len(parts) == 1 else np.concatenate([NO_SLOTS, *parts])
+    if len(parts) == 1:
+        return parts[0]
+    whole = array("q")
+    for part in parts:
+        whole.extend(part)
+    return whole
 
 
 def joined(parts: list[Extent], owner: Owner) -> Extent:
     """One extent of `owner` for all of `parts`, one after the other; they have nothing any more."""
-    whole = Extent(concatenated([part.indices for part in parts]), sum(part.pages for part in parts), owner)
+    indices = concatenated([part.indices for part in parts])
     for part in parts:
-        part.indices, part.pages = NO_SLOTS, 0
-    return whole
+        part.indices, part.pages = array("q"), 0
+    return Extent(indices, len(indices), owner)
 
 
 class SlotPool:
@@ -82,7 +86,7 @@ class SlotPool:
         self.name = name
         self.pages = pages
         self.free = pages
-        self._stack = np.arange(pages - 1, -1, -1, dtype=np.int64)
+        self._stack = array("q", np.arange(pages - 1, -1, -1, dtype=np.int64).tobytes())
         self._owned = [pages, 0, 0, 0]
         """Slots by owner. What the laws compare with who has them."""
 
@@ -95,9 +99,8 @@ class SlotPool:
         if pages < 0:
             raise SlotError(f"{self.name}: {pages} slots asked for")
         self.free = rest
-        self._owned[Owner.FREE] -= pages
-        self._owned[owner] += pages
-        return Extent(self._stack[rest:end].copy(), pages, owner)
+        self._move(Owner.FREE, owner, pages)
+        return Extent(self._stack[rest:end], pages, owner)
 
     def give_back(self, extent: Extent, owner: Owner) -> None:
         """Free slots that `owner` holds. Raises SlotError if they are another's, or free."""
@@ -111,8 +114,12 @@ class SlotPool:
         if extent.owner is not owner:
             raise SlotError(f"{self.name}: slots of {extent.owner.name} treated as {owner.name}'s")
         extent.owner = to
-        self._owned[owner] -= extent.pages
-        self._owned[to] += extent.pages
+        self._move(owner, to, extent.pages)
+
+    def _move(self, owner: int, to: int, pages: int) -> None:
+        """Owners as numbers: the compiled build finds them at once."""
+        self._owned[owner] -= pages
+        self._owned[to] += pages
 
     def owned(self) -> dict[Owner, int]:
         """Slots per owner. For the laws."""
@@ -120,5 +127,4 @@ class SlotPool:
 
     def free_slots(self) -> Slots:
         """[free] the slots that are free. For the laws."""
-        free: Slots = self._stack[: self.free]
-        return free
+        return np.array(self._stack[: self.free])

@@ -9,11 +9,12 @@ Rules of this file
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from .keys import ATOM_BYTES, common_pages
-from .slots import NO_SLOTS, Extent, Owner
+from .slots import Extent, Owner
 
 LOWEST_PRIORITY: Final = -(2**63 - 1)
 
@@ -142,7 +143,7 @@ class RadixTree:
         self._next_id = 1
         self.root = Node(0, None, None, b"", 0)
         # The root holds nothing and counts as resident everywhere, so that walks upwards end at it.
-        self.root.device = self.root.host = Extent(NO_SLOTS, 0, Owner.TREE)
+        self.root.device = self.root.host = Extent(array("q"), 0, Owner.TREE)
         self.root.lock = 1
         self.root.priority = LOWEST_PRIORITY
         self.evictable = 0
@@ -283,7 +284,9 @@ class RadixTree:
     def put_on_device(self, node: Node, slots: Extent) -> None:
         """`node` is on the device from now on, in `slots` ([node.pages])."""
         node.device = slots
-        node.parent.device_children += 1  # type: ignore[union-attr]
+        parent = node.parent
+        assert parent is not None
+        parent.device_children += 1
         if node.host is not None:
             self.doubled += node.pages
         if node.lock:
@@ -296,7 +299,9 @@ class RadixTree:
         slots = node.device
         assert slots is not None and not node.lock
         node.device = None
-        node.parent.device_children -= 1  # type: ignore[union-attr]
+        parent = node.parent
+        assert parent is not None
+        parent.device_children -= 1
         if node.host is not None:
             self.doubled -= node.pages
         self.evictable -= node.pages

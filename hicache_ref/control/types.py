@@ -9,14 +9,19 @@ Rules of this file
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
 Slots = NDArray[Any]
-"""[pages] int64: page indices of one pool, in the order of the pages they hold."""
+"""[pages] int64: page indices of one pool, in the order of the pages they hold. What planes are given."""
+
+Indices: TypeAlias = "array[int]"
+"""The same with typecode "q". What the control plane keeps: it is cut and joined at a fraction of the cost."""
 
 PageKeys = Sequence[Any]
 """One key a page: the hex digest of the SHA-256 chain, or the atom itself where atoms are prefix-unique."""
@@ -64,29 +69,39 @@ class Record:
 class Op(Record):
     """One operation. `src` and `dst` are slots where the kind has them, `keys` where it touches L3."""
 
-    __slots__ = ("batch", "dst", "id", "keys", "kind", "pages", "src")
+    __slots__ = ("_dst", "_src", "batch", "id", "keys", "kind", "pages")
 
     def __init__(
         self,
         id: int,
         kind: OpKind,
         pages: int,
-        src: Slots | None = None,
-        dst: Slots | None = None,
+        src: Slots | Indices | None = None,
+        dst: Slots | Indices | None = None,
         keys: PageKeys = (),
         batch: Any = None,
     ) -> None:
         self.id = id
         self.kind = kind
         self.pages = pages
-        self.src = src
-        self.dst = dst
+        self._src = src
+        self._dst = dst
         self.keys = keys
         self.batch = batch
         """COMPUTE: a `scheduler.Batch`. LOAD: id of the COMPUTE it feeds is in that batch's `loads`."""
 
     def fields(self) -> tuple[Any, ...]:
         return self.id, self.kind, self.pages, self.src, self.dst, self.keys, self.batch
+
+    # Views that are made when somebody asks: planes that move no bytes do not.
+
+    @property
+    def src(self) -> Slots | None:
+        return None if self._src is None else np.asarray(self._src)
+
+    @property
+    def dst(self) -> Slots | None:
+        return None if self._dst is None else np.asarray(self._dst)
 
 
 class Cancel(Record):

@@ -67,7 +67,7 @@ class WatchedLeaves:
         ranked = self._ranked
         if ranked is None or not ranked._rises_only:
             return
-        for rank, _, node in ranked._heap:
+        for rank, _, node in ranked.entries():
             now = ranked._rank(node)
             honest = not self._is_leaf(node) or not now < rank
             _require(honest, f"rank of node {node.id} fell from {rank} to {now}, but `rises_only` is True")

@@ -16,7 +16,7 @@ import numpy as np
 from ..control.cache import HiCache
 from ..control.invariants import LawBroken
 from ..control.tree import Node
-from ..control.types import Slots
+from ..control.types import Indices, Slots
 
 GARBAGE = -1
 START = 0
@@ -60,7 +60,7 @@ class ShadowMemory:
             if node.host is not None and node.write is None:
                 self._holds(self.l2, node.host.indices, pages, f"L2 slots of node {node.id}")
 
-    def check_device(self, slots: Slots, pages: list[int], whose: str) -> None:
+    def check_device(self, slots: Indices, pages: list[int], whose: str) -> None:
         """L10 for device slots that are about to be computed from."""
         self._holds(self.l1, slots, pages, whose)
 
@@ -73,8 +73,8 @@ class ShadowMemory:
             last[node.id] = pages[-1]
             yield node, pages
 
-    def _holds(self, level: Slots, slots: Slots, pages: list[int], whose: str) -> None:
-        held = level[slots].tolist()
+    def _holds(self, level: Slots, slots: Indices, pages: list[int], whose: str) -> None:
+        held = level[np.asarray(slots)].tolist()
         _require(held == pages, f"L10: {whose} hold pages {held}, not {pages} (-1: garbage)")
 
 

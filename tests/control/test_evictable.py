@@ -88,7 +88,7 @@ def test_heap_is_bounded_by_the_leaves(rises_only):
         gone = Leaf(10 + at, -1)
         leaves.offer(gone)
         gone.is_leaf = False
-    assert len(leaves._heap) < 200
+    assert len(leaves.entries()) < 200
     assert leaves.known() >= {0, 1, 2}
 
 

@@ -94,12 +94,17 @@ def move_the_sums(cache):
     cache.tree.protected += 1
 
 
+def forget_leaves(leaves):
+    leaves._line.clear()
+    leaves._heap.clear()
+
+
 def forget_a_leaf_of_l1(cache):
-    cache.device_leaves._heap.clear()
+    forget_leaves(cache.device_leaves)
 
 
 def forget_a_leaf_of_l2(cache):
-    cache.host_leaves._heap.clear()
+    forget_leaves(cache.host_leaves)
 
 
 def forget_a_duplicate(cache):

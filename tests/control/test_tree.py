@@ -2,7 +2,6 @@
 
 from array import array
 
-import numpy as np
 import pytest
 
 from hicache_ref.control.slots import Extent, Owner
@@ -14,7 +13,7 @@ def key(*atoms: int) -> bytes:
 
 
 def slots(*indices: int):
-    return Extent(np.array(indices), len(indices), Owner.TREE)
+    return Extent(array("q", indices), len(indices), Owner.TREE)
 
 
 def found(match: Match) -> tuple:
