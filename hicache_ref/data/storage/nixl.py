@@ -26,6 +26,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol
 
 from .client import Counts, PageMemory, Slots, StorageError, StorageIdentity, StoreFailed
@@ -39,6 +40,8 @@ from .watermark import Watermark
 DEFAULT_FOLDER = "/tmp/hicache_storage"
 BLOCK_BYTES = 4096
 """What addresses, lengths and offsets must be multiples of to go around the page cache."""
+KNOWN_PATHS = 1 << 14
+"""Keys whose paths are remembered: pages are looked for, then read or written."""
 POLL_S, SOON = 0.0001, 20
 """Asking moves files on, so at first it is asked without a pause."""
 _ENV = "SGLANG_HICACHE_NIXL_"
@@ -247,7 +250,7 @@ class Folders:
         self._direct = direct
         self._writer = uuid.uuid4().hex
         self._numbers = itertools.count()
-        self._buckets = [[f"{folder}/{bucket:02x}/" for bucket in range(256)] for folder in folders]
+        self.path = lru_cache(KNOWN_PATHS)(partial(_path, folders))
         for folder in folders:
             try:
                 os.makedirs(folder, exist_ok=True)
@@ -255,10 +258,6 @@ class Folders:
                 raise StorageError(
                     f"nixl: cannot make {folder}: {error.strerror}; set {_ENV}BACKEND_STORAGE_DIR"
                 ) from None
-
-    def path(self, key: str) -> str:
-        number = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
-        return self._buckets[(number >> 16) % len(self._folders)][number & 255] + key
 
     def present(self, objects: Sequence[Object]) -> list[bool]:
         return [_size_bytes(self.path(each.key)) in _lengths(each) for each in objects]
@@ -448,6 +447,11 @@ def _copy(pieces: Sequence[Buffer], whole: int, into_pieces: bool) -> None:
         if address != whole:
             ctypes.memmove(*((address, whole) if into_pieces else (whole, address)), size)
         whole += size
+
+
+def _path(folders: Sequence[str], key: str) -> str:
+    number = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
+    return f"{folders[(number >> 16) % len(folders)]}/{number & 255:02x}/{key}"
 
 
 def _places(each: Object, file: int) -> list[tuple[int, int, int]]:
