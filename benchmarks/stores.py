@@ -14,7 +14,6 @@ verified`), of which half is the calls; ours 2 to 3 us more, to look a page up, 
 From 256 KiB on that no longer counts. Nor do threads help: with a helper for digests, or two readers with copies by
 numpy, which lets others run, a batch took 0.9 to 1.3 times as long on two shared cores, since each piece
 hands the interpreter over.
-Of a dynamic put, an eighth is the class's own answer to what is there already.
 """
 
 from __future__ import annotations

@@ -137,7 +137,8 @@ class DynamicClient:
 
     def put(self, names: Sequence[str], host: PageMemory, slots: Slots) -> int:
         with self._asking(), self._pools.use(host) as pool:
-            there = stored = self._exists(names)
+            # Mostly none is there, which one question tells: some classes take an eighth of a write to answer for all.
+            there = stored = self._exists(names) if self._exists(names[:1]) else 0
             while stored < len(names):
                 batch = list(names[stored : stored + BATCH_PAGES])
                 more = self._path.put(batch, pool, slots[stored : stored + len(batch)])
