@@ -25,12 +25,8 @@ def report(folders: tuple[Path, ...], out: Path | None, figures: Path | None) ->
     DIR is what `hicache replay --out`, `hicache run --out` or `hicache sweep --out` has written. Several are compared,
     with the first.
     """
-    from ..report.build import read
+    from ..report.build import read, write_page
 
-    made = read(folders)
-    page = out or folders[0] / "report.html"
-    page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(made.page(), encoding="utf-8")
-    click.echo(f"{page}")
+    click.echo(f"{write_page(folders, out)}")
     if figures is not None:
-        click.echo(f"{len(made.save_figures(figures))} files in {figures}")
+        click.echo(f"{len(read(folders).save_figures(figures))} files in {figures}")

@@ -54,6 +54,7 @@ def sweep(workload: str, launch_line: tuple[str, ...], **options: Any) -> None:
     store, profile, and single numbers: rule.NAME, hardware-set.NAME, store-set.NAME, set.NAME. Killed or interrupted,
     the same command continues where it was. Behind `--` a whole line `python -m sglang.launch_server …` may stand.
     """
+    from ..report.build import write_page
     from ..sweeps.api import sweep as run
     from ..sweeps.tables import show
 
@@ -82,11 +83,12 @@ def sweep(workload: str, launch_line: tuple[str, ...], **options: Any) -> None:
         raise SweepError(
             "interrupted", f"what is done is kept in {options['out']}; the same command continues"
         ) from None
+    page = write_page([options["out"]])
     if options["as_json"]:
         click.echo(json.dumps(swept.best, indent=2))
     else:
         show(swept, console)
-        console.print(f"files in {options['out']}")
+        console.print(f"files in {options['out']}; all of this, drawn: {page}", soft_wrap=True)
     if swept.best["setting"] is None:
         first = swept.points.error.dropna()
         raise SweepError(f"nothing to recommend: {swept.best['why']}", str(first.iloc[0]) if len(first) else "")

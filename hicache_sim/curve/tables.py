@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ..report.units import COUNT
+
 if TYPE_CHECKING:
     from .study import Study
+
+LEAST_WAY = 0.001
+"""From LRU to offline-best, in hit rate: of less, shares say nothing."""
 
 
 def tables(study: Study) -> Iterator[RenderableType]:
@@ -40,11 +45,9 @@ def _levels(study: Study) -> Table:
         "link: best with L2 behind its link, data there when the request arrives;\n"
         "L3: the same with a store that keeps everything. *: too small for the longest prompt"
     )
-    table = Table(
-        title="Prompt pages hit, %", caption=caption, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left"
-    )
-    names = ["L1 tokens", "L2/L1", "LRU: L1", *(["± 2 s.e."] if sampled else []), "incl", "excl"]
-    for name in (*names, "best: L1", "L1+L2", "link", "L3, link"):
+    table = _table("Prompt pages hit, %", caption)
+    names = ["L1 tokens", "L2/L1", "LRU:\nL1", *(["± 2\ns.e."] if sampled else []), "incl", "excl"]
+    for name in (*names, "best:\nL1", "L1+L2", "link", "L3,\nlink"):
         table.add_column(name, justify="right", no_wrap=True)
     shown = None
     for level, bound in zip(study.level_rows, study.bound_rows, strict=True):
@@ -67,35 +70,50 @@ def _levels(study: Study) -> Table:
     return table
 
 
+def _table(title: str, caption: str) -> Table:
+    return Table(
+        title=title,
+        caption=caption,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+        collapse_padding=True,
+    )
+
+
 def _percent(rate: float) -> str:
     return f"{100 * rate:.1f}"
 
 
 def _strategies(study: Study) -> Table:
-    """One row a strategy and size."""
+    """One row a strategy, below the sizes that they share."""
     rate = study.strategy_rows[0]["sample_rate"]
     of = "" if rate == 1 else f" (replayed on a sample of {rate:.3g} of the pages)"
-    caption = "gap closed: of the way from lru with write_through to offline-best. †: reads the future"
-    table = Table(
-        title=f"Strategies{of}", caption=caption, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left"
+    caption = (
+        "Beside the sizes: lru with write_through, offline-best. gap closed: of the way from the one to the other.\n"
+        "L2 written, read: pages. †: reads the future"
     )
-    for name in ("eviction", "write"):
-        table.add_column(name)
-    for name in ("L1 tokens", "L2/L1", "hit %", "of it L1", "lru %", "best %", "gap closed", "L2 written", "read"):
-        table.add_column(name, justify="right")
-    for row in study.strategy_rows:
-        closed = row["gap_closed"]
-        table.add_row(
-            row["eviction"] + ("†" if row["reads_future"] else ""),
-            row["write"],
-            f"{row['l1_tokens']:,}",
-            f"{row['l2_ratio']:g}",
-            f"{100 * row['rate']:.2f}",
-            f"{100 * row['l1_rate']:.2f}",
-            f"{100 * row['lru_rate']:.2f}",
-            f"{100 * row['best_rate']:.2f}",
-            "" if math.isnan(closed) else f"{100 * closed:+.1f} %",
-            f"{row['l2_written_pages']:,.0f}",
-            f"{row['l2_read_pages']:,.0f}",
-        )
+    table = _table(f"Strategies{of}", caption)
+    table.add_column("", overflow="fold")
+    for name in ("hit\n%", "of it\nL1", "gap\nclosed", "L2\nwritten", "L2\nread"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for _, rows in groupby(study.strategy_rows, key=lambda row: (row["l1_tokens"], row["l2_ratio"])):
+        for at, row in enumerate(rows):
+            if at == 0:
+                rates = f"{100 * row['lru_rate']:.2f} … {100 * row['best_rate']:.2f}"
+                table.add_section()
+                table.add_row(Text(f"L1 {COUNT(row['l1_tokens'])}, L2 {row['l2_ratio']:g} ×: {rates}", style="bold"))
+            table.add_row(*_strategy(row))
     return table
+
+
+def _strategy(row: Mapping[str, Any]) -> tuple[str, ...]:
+    way = row["best_rate"] - row["lru_rate"]
+    return (
+        f"  {row['eviction']}{'†' if row['reads_future'] else ''}, {row['write']}",
+        f"{100 * row['rate']:.2f}",
+        f"{100 * row['l1_rate']:.2f}",
+        f"{100 * row['gap_closed']:+.1f} %" if way >= LEAST_WAY else "",
+        COUNT(row["l2_written_pages"]),
+        COUNT(row["l2_read_pages"]),
+    )

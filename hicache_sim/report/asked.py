@@ -32,7 +32,7 @@ def facts(runs: Sequence[RunData]) -> list[Row]:
 def flags(runs: Sequence[RunData]) -> list[Row]:
     """SGLang's flags in effect, those that differ first."""
     rows = _rows(
-        [{_flag(name): _word(value) for name, value in run.summary["config"]["flags"].items()} for run in runs]
+        [{_flag(name): written(value) for name, value in run.summary["config"]["flags"].items()} for run in runs]
     )
     return sorted(rows, key=lambda row: not row.differs)
 
@@ -53,7 +53,7 @@ def changes(runs: Sequence[RunData]) -> list[Change]:
         for change in run.summary["changes"]:
             what = change["flag"]
             if change["kind"] == "rewrite":
-                what += f": {_word(change['before'])} → {_word(change['after'])}"
+                what += f": {written(change['before'])} → {written(change['after'])}"
             found.setdefault((change["kind"], what, change["reason"]), []).append(run.label)
     return [Change(*key, tuple(labels)) for key, labels in found.items()]
 
@@ -62,7 +62,7 @@ def _facts(summary: Mapping[str, Any]) -> dict[str, str]:
     workload, config, requests = summary["workload"], summary["config"], summary["requests"]
     known = {
         "Workload": f"{workload['name']} ({workload['format']}, {workload['verdict']})",
-        "Schedule": _word(workload["schedule"]),
+        "Schedule": schedule(workload["schedule"]),
         "Requests": f"{requests['total']:,}",
         "Page": TOKENS(config["page_tokens"]),
         "L1": _tokens(config["l1_tokens"]),
@@ -70,7 +70,7 @@ def _facts(summary: Mapping[str, Any]) -> dict[str, str]:
         "KV of a token": f"{BYTES(config['kv_bytes_per_token_per_rank'])} a rank",
     }
     known |= {
-        _name(key): _word(value) for key, value in config.items() if key not in _FLAGLESS and value not in ({}, [])
+        _name(key): written(value) for key, value in config.items() if key not in _FLAGLESS and value not in ({}, [])
     }
     about = summary.get("hicache", {})
     known["Made by"] = (
@@ -82,6 +82,17 @@ def _facts(summary: Mapping[str, Any]) -> dict[str, str]:
 def _rows(columns: Sequence[Mapping[str, str]]) -> list[Row]:
     names = dict.fromkeys(name for column in columns for name in column)
     return [Row(name, tuple(column.get(name, "–") for column in columns)) for name in names]
+
+
+_SCHEDULES = {"OpenLoop": "open, by the clock", "ClosedLoop": "closed, by answers"}
+_AS_RECORDED = ("", "speed=1.0", "spread=False", "arrivals=None")
+
+
+def schedule(text: str) -> str:
+    """In the words of `--schedule`, and what was changed about it."""
+    name, _, inside = text.partition("(")
+    changed = [each for each in inside.removesuffix(")").split(", ") if each not in _AS_RECORDED]
+    return ", ".join([_SCHEDULES.get(name, name), *changed])
 
 
 def _flag(name: str) -> str:
@@ -96,13 +107,13 @@ def _tokens(value: Any) -> str:
     return TOKENS(value) if value else "none"
 
 
-def _word(value: Any) -> str:
+def written(value: Any) -> str:
     if value is None:
         return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}={_word(each)}" for name, each in value.items())
+        return ", ".join(f"{name}={written(each)}" for name, each in value.items())
     if isinstance(value, list):
-        return ", ".join(map(_word, value))
+        return ", ".join(map(written, value))
     return str(value)

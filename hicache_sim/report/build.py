@@ -51,6 +51,15 @@ class Report:
         return f"HiCache: {names}", " · ".join(dict.fromkeys(filter(None, [*workloads, *models])))
 
 
+def write_page(folders: Sequence[Path], at: Path | None = None) -> Path:
+    """The page about `folders`; otherwise report.html in the first of them. ReportError, OSError."""
+    page = at or folders[0] / "report.html"
+    text = read(folders).page()
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(text, encoding="utf-8")
+    return page
+
+
 def read(folders: Sequence[Path]) -> Report:
     """ReportError: a folder that cannot be read."""
     runs, sweeps = [], []

@@ -56,6 +56,7 @@ L2 = Ink("l2", "#00805d", "#2dc79b", (7, 3), "s", "///")
 L3 = Ink("l3", "#c65400", "#f0a348", (2, 2), "^", "...")
 COMPUTED = Ink("computed", "#737373", "#a3a9b0", (9, 3, 2, 3), "D", "xx")
 TOTAL = Ink("total", "#1f2328", "#f0f3f6", (), "o", "")
+BEST = Ink("best", "#c65400", "#f0a348", (), "^", "")
 BOTH = Ink("both", "#7a4fa3", "#c79bea", (), "P", "\\\\\\")
 
 SERIES = (
@@ -69,7 +70,7 @@ SERIES = (
 )
 """For things without a meaning of their own: runs, links."""
 
-ALL = (L1, L2, L3, COMPUTED, TOTAL, BOTH, *SERIES)
+ALL = (L1, L2, L3, COMPUTED, TOTAL, BOTH, BEST, *SERIES)
 
 
 def series_ink(at: int) -> Ink:

@@ -160,7 +160,10 @@ def queue(run: RunData) -> Lines:
         Series(words, ink, x, _list(run.timeline[words][kept]))
         for words, ink in (("running", series_ink(0)), ("waiting", series_ink(1)))
     )
-    what = "Requests in the queue, and requests being prefilled or decoded, at the samples of the timeline."
+    what = (
+        "Requests in the queue, and requests being prefilled or decoded. Samples are taken before the scheduler acts, "
+        "so a request that has just come is waiting."
+    )
     return Lines("queue", "Requests waiting and running", what, clock.label, "requests", series, y_unit=COUNT)
 
 

@@ -1,4 +1,4 @@
-"""What the page says of runs: what was asked, key figures, and their figures beside each other."""
+"""What the page says of runs: key figures, what was asked, and their figures beside each other."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .run_figures import TIMED, misses, shares_of, ttft
 
 
 def sections(runs: Sequence[RunData]) -> list[Section]:
-    """What was asked, key figures, the comparison of several, then figure by figure, runs beside each other."""
+    """Key figures, what was asked, the comparison of several, then figure by figure, runs beside each other."""
     if not runs:
         return []
-    return [_asked(runs), *_key_figures(runs), *_together(runs), *_figures(runs)]
+    return [*_key_figures(runs), _asked(runs), *_together(runs), *_figures(runs)]
 
 
 def _asked(runs: Sequence[RunData]) -> Section:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..sweeps.api import Sweep
 from ..sweeps.metrics import METRICS
-from .inks import COMPUTED, L1, L3, SERIES, Ink, series_ink
+from .inks import BEST, COMPUTED, L1, SERIES, Ink, series_ink
 from .kinds import Bars, Dimension, Figure, Parallel, Point, Points
 from .units import BYTES, COUNT, SECONDS, SHARE, TOKENS, Unit
 
@@ -48,8 +48,9 @@ class SweepData:
 
     @property
     def shown(self) -> list[str]:
-        """Metrics to look at: the goals, and the hit rate."""
-        return list(dict.fromkeys([*self.goals, "hit_rate"]))
+        """Metrics to draw: the goals, and the hit rate. One that is the same for all settings tells nothing."""
+        names = dict.fromkeys([*self.goals, "hit_rate"])
+        return [name for name in names if len({row[name] for row in self.settings}) > 1] or self.goals
 
     def groups(self) -> list[tuple[str, Ink, list[dict[str, Any]]]]:
         """Settings in groups that exclude each other, those that matter most last."""
@@ -59,7 +60,7 @@ class SweepData:
             broken: (COMPUTED, []),
             "other settings": (SERIES[5], []),
             "Pareto front": (L1, []),
-            "best": (L3, []),
+            "best": (BEST, []),
         }
         for row in self.settings:
             if row["best"]:
@@ -74,14 +75,15 @@ class SweepData:
 
 def pareto(data: SweepData) -> list[Points]:
     """Every pair of goals, settings as points."""
-    pairs = list(combinations(data.goals, 2)) or [(data.goals[0], "hit_rate")]
+    names = [name for name in data.goals if name in data.shown]
+    pairs = list(combinations(names, 2)) or [(names[0] if names else data.goals[0], "hit_rate")]
     return [_plane(data, x, y) for x, y in pairs if x != y]
 
 
 def parallel(data: SweepData) -> Parallel:
     """Choices and metrics side by side."""
     knobs = [_knob(name, [row[name] for row in data.settings]) for name in data.choices]
-    metrics = [Dimension(_spaced(name), _unit(name)) for name in data.shown]
+    metrics = [Dimension(spaced(name), _unit(name)) for name in data.shown]
     names = [*data.choices, *data.shown]
     groups = []
     for name, ink, rows in data.groups():
@@ -109,7 +111,7 @@ def shares(data: SweepData) -> Bars:
     """How much of the differences each knob explains, by metric."""
     knobs: Mapping[str, Any] = data.sweep.effects["knobs"]
     parts = tuple(
-        (_spaced(name), series_ink(at), [effect["share"].get(name) or 0.0 for effect in knobs.values()])
+        (spaced(name), series_ink(at), [round(effect["share"].get(name) or 0.0, 3) for effect in knobs.values()])
         for at, name in enumerate(data.shown)
     )
     what = (
@@ -117,7 +119,7 @@ def shares(data: SweepData) -> Bars:
         "comes of knobs together."
     )
     title = "What decides"
-    return Bars("explained", title, what, "share of variance", tuple(map(_spaced, knobs)), parts, SHARE)
+    return Bars("explained", title, what, "share of variance", tuple(map(spaced, knobs)), parts, SHARE, most=1.0)
 
 
 def all_of(data: SweepData) -> list[Figure]:
@@ -134,8 +136,8 @@ def _plane(data: SweepData, x: str, y: str) -> Points:
     what = f"Each point is a setting: {_meaning(y)} against {_meaning(x)}, means over the sweep's conditions."
     if joined is None:
         what += f" The front is that of all goals together: {', '.join(data.goals)}."
-    title = f"{_spaced(y)} against {_spaced(x)}"
-    return Points(f"pareto-{x}-{y}", title, what, _spaced(x), _spaced(y), _unit(x), _unit(y), groups, joined)
+    title = f"{spaced(y)} against {spaced(x)}"
+    return Points(f"pareto-{x}-{y}", title, what, spaced(x), spaced(y), _unit(x), _unit(y), groups, joined)
 
 
 def _effect(data: SweepData, metric: str) -> Bars:
@@ -143,28 +145,28 @@ def _effect(data: SweepData, metric: str) -> Bars:
     for knob, effect in data.sweep.effects["knobs"].items():
         for each in effect["values"]:
             if each["figures"].get(metric) is not None:
-                rows.append(f"{_spaced(knob)}: {word(each['value'])}")
+                rows.append(f"{spaced(knob)}: {word(each['value'])}")
                 means.append(each["figures"][metric])
     what = (
         f"Mean of {_meaning(metric)} over the points with this value; where the grid is whole, over points that differ "
         "in this knob alone."
     )
-    part = ((_spaced(metric), L1, means),)
+    part = ((spaced(metric), L1, means),)
     return Bars(
-        f"effect-{metric}", f"{_spaced(metric)}, by value", what, _spaced(metric), tuple(rows), part, _unit(metric)
+        f"effect-{metric}", f"{spaced(metric)}, by value", what, spaced(metric), tuple(rows), part, _unit(metric)
     )
 
 
 def _knob(name: str, values: Sequence[Any]) -> Dimension:
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     if numbers and len(set(values)) > MOST_CHOICES:
-        return Dimension(_spaced(name), COUNT)
+        return Dimension(spaced(name), COUNT)
     ordered = sorted(set(values), key=lambda value: (value is None, value if numbers else str(value)))
-    return Dimension(_spaced(name), choices=tuple(map(word, ordered)))
+    return Dimension(spaced(name), choices=tuple(map(word, ordered)))
 
 
 def _words(data: SweepData, row: Mapping[str, Any]) -> str:
-    return ", ".join(f"{_spaced(name)} {word(row[name])}" for name in data.choices)
+    return ", ".join(f"{spaced(name)} {word(row[name])}" for name in data.choices)
 
 
 def word(value: Any) -> str:
@@ -174,9 +176,9 @@ def word(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _spaced(name: str) -> str:
-    """A column's name as words: those break into lines where there is little room."""
-    return name.replace("_", " ")
+def spaced(name: str) -> str:
+    """A column's name as words: those break into lines where there is little room. HiCache is what all is about."""
+    return name.removeprefix("hicache_").replace("_", " ")
 
 
 def _unit(metric: str) -> Unit:

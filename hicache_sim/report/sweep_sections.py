@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from hicache_ref.config.server_args import FLAG_OF
+
+from ..sweeps.ask import Ask
 from ..sweeps.metrics import METRICS
+from ..sweeps.worth import SWITCH
+from .asked import written
 from .page import Panel, Section
-from .sweep_figures import UNITS, SweepData, effects, parallel, pareto, shares, word
+from .sweep_figures import UNITS, SweepData, effects, parallel, pareto, shares, spaced, word
+from .tiles import Tile
 from .units import COUNT, SHARE, SPAN
 
 
@@ -40,7 +46,6 @@ def _answer(data: SweepData) -> dict[str, Any]:
     best, asked = data.sweep.best, data.sweep.asked
     if best["setting"] is None:
         return {"why": best["why"]}
-    figures = [(METRICS[name].words, _written(name, best["figures"].get(name))) for name in data.shown]
     return {
         "why": None,
         "line": " \\\n  ".join(best["flags"]),
@@ -49,18 +54,42 @@ def _answer(data: SweepData) -> dict[str, Any]:
         "decided_by": ", then ".join(best["decided_by"]),
         "slo": ", ".join(asked["slo"]),
         "qualifies": best["qualifies"],
-        "figures": figures,
+        "beyond": _beyond(data),
+        "tiles": _tiles(data),
         "changes": best["changes"],
         "metrics": list(dict.fromkeys(name for row in best["worth"] for name in row["change"])),
         "worth": [_worth(row) for row in best["worth"]],
     }
 
 
+def _tiles(data: SweepData) -> list[Tile]:
+    """What the best setting gives, and what the same machine gives without HiCache, where that was asked."""
+    best = data.sweep.best
+    bare: dict[str, float | None] = next(
+        (row["without"] for row in best["worth"] if row["flag"] == FLAG_OF[SWITCH].name), {}
+    )
+    tiles = []
+    for name in data.sweep.effects["metrics"]:
+        beside = f"; {_figure(name, bare[name])} without HiCache" if bare.get(name) is not None else ""
+        tiles.append(Tile(spaced(name), _figure(name, best["figures"].get(name)), METRICS[name].words + beside))
+    return tiles
+
+
+def _beyond(data: SweepData) -> str:
+    """A better setting that no SGLang has, with its figures."""
+    beyond = data.sweep.best["beyond"]
+    if beyond is None:
+        return ""
+    choices = ", ".join(f"{name} {word(value)}" for name, value in beyond["setting"].items())
+    figures = ", ".join(f"{spaced(name)} {_figure(name, value)}" for name, value in beyond["figures"].items())
+    return f"{choices} ({figures})"
+
+
 def _worth(row: dict[str, Any]) -> dict[str, Any]:
     """What a flag of the best buys: figures with it, less those without."""
     return {
         "flag": row["flag"] if row["value"] is True else f"{row['flag']} {word(row['value'])}",
-        "default": "off" if row["default"] is False else word(row["default"]),
+        "default": "" if row["value"] is True or row["default"] is None else word(row["default"]),
         "error": row["error"],
         "changes": {name: _signed(name, value) for name, value in row["change"].items()},
     }
@@ -79,6 +108,7 @@ def _asked(data: SweepData) -> dict[str, Any]:
             ("Workload", ", ".join(asked["traces"])),
             ("The same for all", flags or "nothing but defaults"),
             ("Profile and machine", f"{base['profile']}, {base['hardware']}"),
+            *_conditions(base),
             ("Search", asked["search"]["name"]),
             ("Goals", ", ".join(asked["pareto"])),
             ("Limits", ", ".join(asked["slo"]) or "none"),
@@ -92,6 +122,17 @@ def _asked(data: SweepData) -> dict[str, Any]:
     }
 
 
+def _conditions(base: dict[str, Any]) -> list[tuple[str, str]]:
+    """What else was asked of all replays: schedule, seed, numbers of machine and store."""
+    plain = Ask(base["trace"]).as_json()
+    shown = ("flags", "profile", "hardware")
+    return [
+        (name.replace("_", " ").capitalize(), written(value))
+        for name, value in base.items()
+        if name not in shown and value != plain[name]
+    ]
+
+
 def _varied(axis: dict[str, Any], points: list[dict[str, Any]]) -> tuple[str, str, str]:
     tried = dict.fromkeys(point[axis["column"]] for point in points if point["part"] == "sweep")
     words = [word(value) for value in tried]
@@ -99,7 +140,7 @@ def _varied(axis: dict[str, Any], points: list[dict[str, Any]]) -> tuple[str, st
     return axis["knob"], shown, "a condition to cope with" if axis["condition"] else "a choice"
 
 
-def _written(name: str, value: float | None) -> str:
+def _figure(name: str, value: float | None) -> str:
     return UNITS[METRICS[name].unit](value)
 
 

@@ -5,6 +5,7 @@ Rules of this file
 - Goals are judged by means over the conditions, promises in every single one: a promise kept on average is broken.
 - The best keeps the promises if any setting does. Then one goal after the other decides, in the order they were named,
   those that a promise bounds last: kept is good enough, and what it costs matters. Within TIE, two settings are equal.
+  Of equals, the one with the fewest flags to set.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from .ask import Ask
 from .journal import Outcome
 from .metrics import METRICS, Figures, Goal, Limit
 from .search import Choice
+from .worth import uses
 
 TIE = 0.01
 """Of the better cost."""
@@ -112,4 +114,4 @@ def best(settings: Sequence[Setting], goals: Sequence[Goal], limits: Sequence[Li
         if known:
             least = min(cost for cost, _ in known)
             kept = [each for cost, each in known if cost <= least + TIE * abs(least)]
-    return kept[0] if kept else None
+    return min(kept, key=lambda each: len(uses(each.points[0].ask)), default=None)

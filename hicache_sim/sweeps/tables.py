@@ -2,12 +2,13 @@
 
 Rules of this file
 - Only formatting: figures come from the result. The last thing on the screen is the line to paste.
+- 80 columns hold three goals: names and values fold where there is no room, figures never lose a digit.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from rich import box
@@ -15,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..report.units import BYTES, COUNT, SECONDS, Unit
 from .api import Sweep
 from .metrics import METRICS
 
@@ -52,27 +54,40 @@ def _head(swept: Sweep) -> Text:
     return Text(" · ".join(words), style="bold")
 
 
-def _grid(title: str, *columns: str, left: int = 1, note: str = "") -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, caption=note or None)
-    table.caption_justify = "left"
-    for at, column in enumerate(columns):
-        table.add_column(column.replace("_", "\n"), justify="left" if at < left else "right", no_wrap=at > 0)
+def _grid(title: str, *names: str, left: int = 1, note: str = "") -> Table:
+    """The first `left` columns hold words, the others figures."""
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        caption=note or None,
+        caption_justify="left",
+        collapse_padding=True,
+        pad_edge=False,
+    )
+    for at, name in enumerate(names):
+        words = at < left
+        heading = _spaced(name).replace(" ", "\n")
+        table.add_column(heading, justify="left" if words else "right", no_wrap=not words, overflow="fold")
     return table
 
 
 def _print_settings(swept: Sweep, console: Console) -> None:
-    """The front, or the best ten of it: the best first, then by the goal that decided."""
+    """The front, or ten of it: the best first, then by the goal that decided. Of those that read the same, one."""
     frame = swept.settings
     goal, way = swept.asked["decided_by"][0].split(":")
-    front = frame[frame.pareto | frame.best]
-    shown = front.sort_values(["best", goal], ascending=[False, way == "min"])
     choices = [axis["column"] for axis in swept.asked["vary"] if not axis["condition"]]
     metrics = swept.effects["metrics"]
-    more = f"; {len(shown) - MOST_ROWS} more in the files" if len(shown) > MOST_ROWS else ""
+    front = frame[frame.pareto | frame.best].sort_values(["best", goal], ascending=[False, way == "min"])
+    shown = front[~front[metrics].apply(lambda column: column.map(partial(_figure, column.name))).duplicated()]
     slo = swept.asked["slo"]
-    kept = f"{int(frame.qualifies.sum())} of {len(frame)} settings keep {' and '.join(slo)}; " if slo else ""
-    note = f"{kept}of {', '.join(swept.asked['pareto'])}; ● best, decided by {swept.asked['decided_by'][0]}{more}"
-    table = _grid("Pareto front", "", *choices, *metrics, left=1 + len(choices), note=note)
+    notes = [f"{int(frame.qualifies.sum())} of {len(frame)} settings keep {' and '.join(slo)}"] if slo else []
+    notes += [f"of {', '.join(swept.asked['pareto'])}", f"● best, decided by {swept.asked['decided_by'][0]}"]
+    notes += [f"{len(front) - len(shown)} equal to one of these left out"] if len(front) > len(shown) else []
+    notes += [f"{len(shown) - MOST_ROWS} more in the files"] if len(shown) > MOST_ROWS else []
+    table = _grid("Pareto front", "", *choices, *metrics, left=1 + len(choices), note="; ".join(notes))
+    table.columns[0].min_width = 1
     for _, row in shown.head(MOST_ROWS).iterrows():
         mark = "●" if row.best else ("" if not slo or row.qualifies else "✗")
         table.add_row(mark, *(_word(row[name]) for name in choices), *(_figure(name, row[name]) for name in metrics))
@@ -82,14 +97,13 @@ def _print_settings(swept: Sweep, console: Console) -> None:
 def _effects(swept: Sweep) -> Table:
     metrics = swept.effects["metrics"]
     note = "means over points that differ in the knob alone, or (≈) over all points; %: share of the variance explained"
-    table = _grid("What each knob does", "", "", *metrics, left=2, note=note)
+    table = _grid("What each knob does", "", *metrics, note=note)
     for knob, effect in swept.effects["knobs"].items():
-        title = knob.replace("_", " ") + ("" if effect["matched"] else " ≈")
-        for at, each in enumerate(effect["values"]):
-            figures = (_figure(name, each["figures"][name]) for name in metrics)
-            table.add_row(title if at == 0 else "", _word(each["value"]), *figures)
+        table.add_row(Text(_spaced(knob) + ("" if effect["matched"] else " ≈"), style="bold"))
+        for each in effect["values"]:
+            table.add_row(f"  {_word(each['value'])}", *(_figure(name, each["figures"][name]) for name in metrics))
         shares = ("" if share is None else f"{share:.0%}" for share in effect["share"].values())
-        table.add_row("", Text("%", style="dim"), *(Text(share, style="dim") for share in shares))
+        table.add_row(Text("  %", style="dim"), *(Text(share, style="dim") for share in shares))
         table.add_section()
     return table
 
@@ -107,15 +121,21 @@ def _failures(errors: Any) -> Table:
 def _print_worth(swept: Sweep, console: Console) -> None:
     names = sorted(swept.effects["metrics"], key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
     note = "the best setting less the same without this flag alone (L3 and HiCache with all that hangs on them)"
-    table = _grid("What each flag buys", "", "default", *names, left=2, note=note)
+    table = _grid("What each flag buys", "", *names, note=note)
     for row in swept.best["worth"]:
-        flag = row["flag"] if row["value"] is True else f"{row['flag']} {_word(row['value'])}"
-        default = "–" if row["default"] is None else _word(row["default"])
-        table.add_row(flag, default, *(_change(name, row["change"][name]) for name in names))
+        table.add_row(_set(row), *(_change(name, row["change"][name]) for name in names))
     console.print(table)
     for row in swept.best["worth"]:
         if row["error"]:
             console.print(Text(f"not without {row['flag']}: {row['error']}", style="dim"))
+
+
+def _set(row: dict[str, Any]) -> Text:
+    """A flag at its value, and below it the default that it replaces, if that is a value."""
+    if row["value"] is True:
+        return Text(row["flag"])
+    default = "" if row["default"] is None else f"\n  default {_word(row['default'])}"
+    return Text.assemble(f"{row['flag']} {_word(row['value'])}", (default, "dim"))
 
 
 def _print_answer(swept: Sweep, console: Console) -> None:
@@ -133,6 +153,11 @@ def _print_answer(swept: Sweep, console: Console) -> None:
     console.print(best["line"], soft_wrap=True, style="green")
 
 
+def _spaced(name: str) -> str:
+    """A column's name as words. That it is HiCache's goes without saying."""
+    return name.removeprefix("hicache_").replace("_", " ")
+
+
 def _word(value: Any) -> str:
     if value is None or value != value:
         return "not given"
@@ -140,38 +165,28 @@ def _word(value: Any) -> str:
 
 
 def _figure(name: str, value: float | None) -> str:
-    if value is None or math.isnan(value):
-        return "–"
     return _FORMATS[METRICS[name].unit](value)
 
 
 def _change(name: str, value: float | None) -> str:
-    if value is None:
-        return "–"
-    text = f"{100 * value:+.1f} pp" if METRICS[name].unit == "share" else _figure(name, abs(value))
-    sign = "" if METRICS[name].unit == "share" else ("+" if value >= 0 else "−")
+    if not value:
+        return "–" if value is None else "±0"
+    share = METRICS[name].unit == "share"
+    text = f"{100 * abs(value):.1f} pp" if share else _figure(name, abs(value))
     good = (value < 0) == METRICS[name].low
-    return f"[{'green' if good else 'red'}]{sign}{text}[/]" if value else f"{sign}{text}"
+    return f"[{'green' if good else 'red'}]{'+' if value > 0 else '−'}{text}[/]"
 
 
-def _scaled(units: Sequence[tuple[float, str]]) -> Callable[[float], str]:
-    def write(value: float) -> str:
-        for size, unit in units:
-            if abs(value) >= size:
-                return f"{value / size:,.4g} {unit}".strip()
-        return f"{value:.3g}"
-
-    return write
+def _plain(unit: Unit) -> Callable[[float | None], str]:
+    """As on the page, with spaces that every terminal has."""
+    return lambda value: unit(value).replace("\u202f", " ")
 
 
-_BYTES = _scaled([(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")])
-_COUNT = _scaled([(1e9, "G"), (1e6, "M"), (1e3, "k")])
-
-_FORMATS: dict[str, Callable[[float], str]] = {
-    "s": lambda value: f"{value:,.2f} s" if abs(value) >= 1 else f"{1e3 * value:,.1f} ms",
-    "share": lambda value: f"{value:.1%}",
-    "bytes": _BYTES,
-    "tokens": _COUNT,
-    "/s": lambda value: f"{value:,.3g} /s",
-    "": lambda value: f"{value:,.0f}",
+_FORMATS: dict[str, Callable[[float | None], str]] = {
+    "s": _plain(SECONDS),
+    "share": lambda value: "–" if value is None or value != value else f"{value:.1%}",
+    "bytes": _plain(BYTES),
+    "tokens": _plain(COUNT),
+    "/s": _plain(COUNT),
+    "": _plain(COUNT),
 }

@@ -30,7 +30,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
         slo=["ttft_p99<3600"],
         jobs=1,
         out=at / "sweep",
-        max_total_tokens=60_000,
+        max_total_tokens=30_000,
     )
     return at
 

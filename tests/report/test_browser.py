@@ -129,6 +129,24 @@ def test_on_paper(browser: Browser, pages: dict[str, Path]) -> None:
     assert browser.complaints() == []
 
 
+UNDER_LEGEND = """return [...document.querySelectorAll(".chart")].flatMap((chart) => {
+  const option = hicacheReport.charts.get(chart.id).getOption();
+  if (!option.grid || !(option.legend && option.legend[0].show !== false)) return [];
+  const names = new Set(option.series.map((series) => series.name));
+  const legend = [...chart.querySelectorAll("svg text")].filter((text) => names.has(text.textContent.trim()));
+  const lowest = Math.max(...legend.map((text) => text.getBoundingClientRect().bottom));
+  const top = chart.getBoundingClientRect().top + option.grid[0].top;
+  return lowest > top ? [`${chart.id}: ${lowest} > ${top}`] : [];
+})"""
+
+
+@pytest.mark.parametrize("media", ["screen", "print"])
+def test_legends_do_not_lie_on_figures(browser: Browser, pages: dict[str, Path], media: str) -> None:
+    """On paper they take several lines."""
+    browser.look(pages["all"], 720, "light", media)
+    assert browser.run(UNDER_LEGEND) == []
+
+
 def test_by_keyboard(browser: Browser, pages: dict[str, Path]) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.keys import Keys

@@ -13,9 +13,13 @@ import pytest
 from click.testing import CliRunner
 
 from hicache_sim.cli import main
+from hicache_sim.report.asked import schedule
 from hicache_sim.report.build import read
 from hicache_sim.report.load import RunData
 from hicache_sim.report.run_figures import TIMED
+from hicache_sim.report.sweep_figures import SweepData, pareto
+from hicache_sim.report.units import SHARE
+from hicache_sim.sweeps.api import Sweep
 
 
 class Elements(HTMLParser):
@@ -82,6 +86,42 @@ def test_what_was_asked_and_rewritten_is_there(page: str) -> None:
     assert "--hicache-write-policy" in page and "differs" in page
     assert "What each flag buys" in page
     assert "What could not run" in page and "page" in page
+
+
+def test_a_sweep_says_what_it_rests_on_and_what_would_be_without(folders: Path) -> None:
+    swept = Sweep.open(folders / "sweep")
+    page = read([folders / "sweep"]).page()
+    assert '<th scope="row">Limit</th><td>40</td>' in page
+    bare = next(row for row in swept.best["worth"] if row["flag"] == "--enable-hierarchical-cache")["without"]
+    assert f"prompt tokens not computed; {SHARE(bare['hit_rate'])} without HiCache" in page
+
+
+def test_a_metric_that_is_the_same_for_all_is_not_drawn(folders: Path) -> None:
+    """Without L3 nothing is written there."""
+    data = SweepData("sweep", Sweep.open(folders / "sweep"))
+    assert {row["store_bytes"] for row in data.settings} == {0.0}
+    assert data.shown == ["ttft_p99", "host_bytes", "hit_rate"]
+    assert [figure.name for figure in pareto(data)] == ["pareto-ttft_p99-host_bytes"]
+
+
+def test_figures_come_before_what_was_asked(folders: Path) -> None:
+    sections = [each["id"] for each in Elements(read([folders / "first"]).page()).all("section")]
+    assert sections[:2] == ["figures", "asked"]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "words"),
+    [
+        ("ClosedLoop(speed=1.0, arrivals=None)", "closed, by answers"),
+        ("OpenLoop(speed=2.0, spread=True, arrivals=None)", "open, by the clock, speed=2.0, spread=True"),
+        (
+            "ClosedLoop(speed=1.0, arrivals=Poisson(rate=0.1, seed=3))",
+            "closed, by answers, arrivals=Poisson(rate=0.1, seed=3)",
+        ),
+    ],
+)
+def test_schedules_in_words(recorded: str, words: str) -> None:
+    assert schedule(recorded) == words
 
 
 def test_names_are_escaped(folders: Path, tmp_path: Path) -> None:

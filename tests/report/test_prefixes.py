@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hicache_ref.account.prefixes import STRETCH_SCHEMA, TREE_SCHEMA, shared_prefixes
+from hicache_ref.control.slots import Extent, Owner
 from hicache_ref.control.tree import Node, RadixTree
 
 PAGE = 16
@@ -26,7 +27,8 @@ def grow(tree: RadixTree, *atoms: int, namespace: str | None = None) -> None:
     node: Node = match.node
     if match.device_pages < len(atoms):
         node = tree.add(node, namespace, whole[match.device_pages * 8 :], 0)
-        tree.put_on_device(node, np.arange(len(atoms) - match.device_pages))
+        pages = len(atoms) - match.device_pages
+        tree.put_on_device(node, Extent(np.arange(pages), pages, Owner.TREE))
         node.names = list(atoms[match.device_pages :])
     while node.parent is not None:
         node.hits += 1

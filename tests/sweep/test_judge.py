@@ -130,3 +130,10 @@ def test_drawn_numbers_are_grouped_and_constants_explain_nothing() -> None:
     assert [each["points"] for each in found["values"]] == [10, 10, 10, 10]
     assert [each["figures"]["ttft_mean"] for each in found["values"]] == [4.5, 14.5, 24.5, 34.5]
     assert found["share"]["hit_rate"] is None
+
+
+def test_of_equals_the_one_with_the_fewest_flags() -> None:
+    figures = {**dict.fromkeys(METRICS), "ttft_p99": 1.0}
+    rows = [("changed", {"hicache_write_policy": "write_back"}), ("plain", {"hicache_write_policy": "write_through"})]
+    settings = [setting({"name": n}, [Point(n, Ask("chat", flags=f), Outcome(figures))], ()) for n, f in rows]
+    assert best(settings, (TIME,), ()).choice["name"] == "plain"  # type: ignore[union-attr]

@@ -88,6 +88,13 @@ def test_the_line_is_sglangs_and_ends_the_screen(folder: Path) -> None:
     assert best["line"] in (folder / "screen.txt").read_text().splitlines()[-2]
 
 
+def test_it_opens_to_a_page_with_the_same_answer(folder: Path) -> None:
+    flags = json.loads((folder / "best.json").read_text())["flags"]
+    page = (folder / "report.html").read_text()
+    assert " \\\n  ".join(flags) in page
+    assert str(folder / "report.html") in (folder / "screen.txt").read_text().splitlines()[-1]
+
+
 def test_worth_is_the_change_when_the_flag_alone_is_at_its_default(folder: Path) -> None:
     swept = Sweep.open(folder)
     rows = {row["flag"]: row for row in swept.best["worth"]}

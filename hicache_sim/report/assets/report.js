@@ -51,8 +51,15 @@
     wide: (element) => !narrow(element) && !paper.matches,
     legend_type: () => (paper.matches ? "plain" : "scroll"),
     legend_right: (element) => (narrow(element) || paper.matches ? 0 : 96),
-    labels: (element) => (narrow(element) ? 96 : 200),
-    label_width: (element) => (narrow(element) ? 84 : 186),
+    // On paper a legend is not paged: it takes the lines that its names need.
+    under_legend: (element, own) => {
+      const letters = own.series.reduce((sum, each) => sum + each.name.length, 0);
+      const lines = Math.ceil((7 * letters + 50 * own.series.length) / element.clientWidth);
+      return paper.matches ? 20 + 24 * lines : 44;
+    },
+    labels: (element) => (narrow(element) ? 116 : 200),
+    label_width: (element) => (narrow(element) ? 104 : 186),
+    wrapped: (element) => (text) => text.replace(narrow(element) ? /.{1,13}(?:[ _]|$)/g : /.{1,25}(?:[ _]|$)/g, "$&\n").replace(/ ?\n/g, "\n").trim(),
     values: (element) => (narrow(element) ? 68 : 84),
     ticks: (element) => (narrow(element) ? 2 : 4),
     axis_name: (element) => (narrow(element) ? 300 : 110),

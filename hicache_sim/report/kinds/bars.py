@@ -39,8 +39,8 @@ class Bars(Figure):
 
     @property
     def narrow_px(self) -> int:
-        # Long names fold into lines of about 12 letters.
-        lines = max(math.ceil(len(row) / 10) for row in self.rows)
+        # Long names fold into lines of about 14 letters.
+        lines = max(math.ceil(len(row) / 12) for row in self.rows)
         return max(self.height_px, 100 + len(self.rows) * (14 * lines + 8))
 
     @property
@@ -67,12 +67,18 @@ class Bars(Figure):
 
     def option(self) -> Option:
         several = len(self.parts) > 1
+        top = "@under_legend" if several else "@bare_top"
         return FRAME | {
             "tooltip": TOOLTIP
             | {"trigger": "axis", "axisPointer": {"type": "shadow"}, "valueFormatter": f"@{self.unit.name}"},
             "legend": legend(show=several),
             "toolbox": tools(),
-            "grid": {"left": "@labels", "right": "@values", "top": 40 if several else "@bare_top", "bottom": 44},
+            "grid": {
+                "left": "@labels",
+                "right": "@values",
+                "top": top,
+                "bottom": 44,
+            },
             "xAxis": axis("value", self.label, self.unit.name, max=self.most, splitNumber="@ticks"),
             "yAxis": axis("category", "", "", inverse=True, data=list(self.rows), splitLine={"show": False})
             | {
@@ -80,6 +86,7 @@ class Bars(Figure):
                     "color": "var(--text)",
                     "width": "@label_width",
                     "overflow": "break",
+                    "formatter": "@wrapped",
                     "lineHeight": 14,
                     "margin": 10,
                 }

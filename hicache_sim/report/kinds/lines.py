@@ -70,7 +70,7 @@ class Lines(Figure):
             "tooltip": TOOLTIP | {"trigger": "axis", "valueFormatter": f"@{self.y_unit.name}"},
             "legend": legend(icon="rect", itemWidth=18) if self.stacked else legend(itemStyle={"opacity": 0}),
             "toolbox": tools("dataZoom", "restore"),
-            "grid": {"left": 64, "right": 16, "top": 44, "bottom": 52},
+            "grid": {"left": 64, "right": 16, "top": "@under_legend", "bottom": 52},
             "xAxis": axis("log" if self.log_x else "value", self.x_label, self.x_unit.name, round_ends=True, **x_more)
             | {"axisPointer": {"label": {"formatter": f"@{self.x_unit.name}"}}},
             "yAxis": axis("value", self.y_label, self.y_unit.name, **y_more),

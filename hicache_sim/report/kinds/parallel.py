@@ -31,6 +31,10 @@ class Dimension:
             scale = {"type": "value", "scale": True, "axisLabel": {"formatter": f"@{self.unit.name}"}}
         return {"dim": at, "name": f"@folded:{self.name}"} | scale
 
+    def marks(self, column: Sequence[Any]) -> Sequence[Any]:
+        """What is written at the axis on paper: all choices, the ends of numbers."""
+        return self.choices if self.unit is None else sorted({min(column), max(column)})
+
     def share(self, value: Any, column: Sequence[Any]) -> float:
         """Where `value` stands on an axis from 0 to 1."""
         if self.unit is None:
@@ -118,6 +122,9 @@ class Parallel(Figure):
         }
 
     def draw(self, axes: Axes) -> None:
+        from matplotlib.patheffects import withStroke
+
+        halo = [withStroke(linewidth=2, foreground="white")]
         places = range(len(self.dimensions))
         columns = list(zip(*(row for _, _, rows in self.groups for row in rows), strict=True))
         for at, (name, ink, rows) in enumerate(self.groups):
@@ -135,13 +142,9 @@ class Parallel(Figure):
                 )
         for place, each, column in zip(places, self.dimensions, columns, strict=True):
             axes.axvline(place, color="0.3", lw=0.8)
-            ends = (
-                (each.choices[0], each.choices[-1])
-                if each.unit is None
-                else (each.words(min(column)), each.words(max(column)))
-            )
-            axes.text(place, -0.03, ends[0], ha="center", va="top", fontsize=6)
-            axes.text(place, 1.03, ends[1], ha="center", va="bottom", fontsize=6)
+            for value in each.marks(column):
+                height = each.share(value, column)
+                axes.text(place + 0.04, height, each.words(value), va="center", fontsize=6, path_effects=halo)
         axes.set_xticks(places, [each.name for each in self.dimensions], rotation=20, ha="right", fontsize="small")
         axes.tick_params(axis="x", pad=12, length=0)
         axes.set_yticks([])

@@ -1,4 +1,4 @@
-"""Points over two metrics, in groups; one group may be joined to a front."""
+"""Points over two metrics, in groups, later ones larger and above; one group may be joined to a front."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Points(Figure):
     def option(self) -> Option:
         tip = TOOLTIP | {"trigger": "item", "formatter": "@point"}
         series: list[Option] = []
-        for name, ink, points in self.groups:
+        for at, (name, ink, points) in enumerate(self.groups):
             data = [{"value": [p.x, p.y], "words": p.words} for p in sorted(points, key=lambda p: (p.x, p.y))]
             joined = name == self.joined
             series.append(
@@ -61,11 +61,11 @@ class Points(Figure):
                     "data": data,
                     "color": ink.css,
                     "symbol": _SYMBOLS[ink.marker],
-                    "symbolSize": 10 if joined else 8,
+                    "symbolSize": 8 + 2 * at,
                     "showAllSymbol": True,
                     "lineStyle": {"width": 1.5, "type": list(ink.dash) or "solid", "color": ink.css},
                     "itemStyle": {"borderColor": "var(--panel)", "borderWidth": 0.5},
-                    "z": 3 if joined else 2,
+                    "z": 2 + at,
                     "axes": [[self.x_label, self.x_unit.name], [self.y_label, self.y_unit.name]],
                 }
             )
@@ -73,18 +73,18 @@ class Points(Figure):
             "tooltip": tip,
             "legend": legend(itemWidth=14),
             "toolbox": tools("dataZoom", "restore"),
-            "grid": {"left": 72, "right": 24, "top": 44, "bottom": 52},
+            "grid": {"left": 72, "right": 24, "top": "@under_legend", "bottom": 52},
             "xAxis": axis("value", self.x_label, self.x_unit.name, scale=True),
             "yAxis": axis("value", self.y_label, self.y_unit.name, scale=True, nameGap=56),
             "series": series,
         }
 
     def draw(self, axes: Axes) -> None:
-        for name, ink, points in self.groups:
+        for at, (name, ink, points) in enumerate(self.groups):
             ordered = sorted(points, key=lambda p: (p.x, p.y))
             line = ink.line_style if name == self.joined else "none"
             xs, ys = [p.x for p in ordered], [p.y for p in ordered]
-            axes.plot(xs, ys, marker=ink.marker, color=ink.light, ls=line, lw=1, ms=5, label=name, alpha=0.85)
+            axes.plot(xs, ys, marker=ink.marker, color=ink.light, ls=line, lw=1, ms=4 + at, label=name, alpha=0.85)
         axes.set_xlabel(self.x_label)
         axes.set_ylabel(self.y_label)
         axes.xaxis.set_major_formatter(lambda value, _: self.x_unit(value))
