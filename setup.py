@@ -17,7 +17,9 @@ HOT = [path for path in sorted(glob("hicache_ref/control/*.py")) if not path.end
 HOT += [f"hicache_ref/drive/{name}.py" for name in ("arrivals", "loop")]
 HOT += [f"hicache_ref/account/{name}.py" for name in ("metrics", "misses")]
 HOT += ["hicache_ref/build.py"]
-HOT += [f"hicache_sim/{name}.py" for name in ("agenda", "compute", "links", "plane", "run", "stores", "untimed")]
+HOT += [
+    f"hicache_sim/{name}.py" for name in ("agenda", "compute", "faults", "links", "plane", "run", "stores", "untimed")
+]
 HOT += [f"workloads/{name}.py" for name in ("prefix", "request")]
 
 

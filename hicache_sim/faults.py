@@ -9,21 +9,28 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
+
+from hicache_ref.control.types import Record
 
 from .hardware import StoreProfile
 from .stores import Store
 
 
-class Verdict(NamedTuple):
+class Verdict(Record):
     """What a fault makes of one batch: its pages, and the time it takes."""
 
-    pages: int
-    factor: float = 1.0
-    """Multiplies latency and bytes."""
-    fails_after_s: float | None = None
-    """The call fails, after this long, without moving anything."""
+    __slots__ = ("factor", "fails_after_s", "pages")
+
+    def __init__(self, pages: int, factor: float = 1.0, fails_after_s: float | None = None) -> None:
+        self.pages = pages
+        self.factor = factor
+        """Multiplies latency and bytes."""
+        self.fails_after_s = fails_after_s
+        """The call fails, after this long, without moving anything."""
+
+    def fields(self) -> tuple[Any, ...]:
+        return self.pages, self.factor, self.fails_after_s
 
 
 class Fault(Protocol):
@@ -47,13 +54,15 @@ class Fault(Protocol):
         ...
 
 
-@dataclass
 class _Window:
-    start_s: float
-    end_s: float
-    value: float
-    profile: StoreProfile
-    rng: random.Random
+    """A fault that does nothing."""
+
+    def __init__(self, start_s: float, end_s: float, value: float, profile: StoreProfile, rng: random.Random) -> None:
+        self.start_s = start_s
+        self.end_s = end_s
+        self.value = value
+        self.profile = profile
+        self.rng = rng
 
     def probed(self, pages: int) -> Verdict:
         return Verdict(pages)
@@ -77,7 +86,11 @@ class Slow(_Window):
     def probed(self, pages: int) -> Verdict:
         return Verdict(pages, self.value)
 
-    read = wrote = probed
+    def read(self, pages: int) -> Verdict:
+        return self.probed(pages)
+
+    def wrote(self, pages: int) -> Verdict:
+        return self.probed(pages)
 
 
 class Outage(_Window):
@@ -86,23 +99,27 @@ class Outage(_Window):
     def probed(self, pages: int) -> Verdict:
         return Verdict(0, 1.0, self.profile.master_dead_s)
 
-    read = wrote = probed
+    def read(self, pages: int) -> Verdict:
+        return self.probed(pages)
+
+    def wrote(self, pages: int) -> Verdict:
+        return self.probed(pages)
 
 
-@dataclass
 class OwnerLost(_Window):
     """The owner of all pages dies: until the store notices it says "there" and reads fail; then everything is gone.
 
     The window is the profile's `client_ttl_s`, whatever its end says.
     """
 
-    def __post_init__(self) -> None:
-        self.end_s = self.start_s + self.profile.client_ttl_s
+    def __init__(self, start_s: float, end_s: float, value: float, profile: StoreProfile, rng: random.Random) -> None:
+        super().__init__(start_s, start_s + profile.client_ttl_s, value, profile, rng)
 
     def read(self, pages: int) -> Verdict:
         return Verdict(0, 1.0, self.profile.owner_dead_s)
 
-    wrote = read
+    def wrote(self, pages: int) -> Verdict:
+        return self.read(pages)
 
     def ends(self, store: Store) -> None:
         store.clear()
