@@ -124,9 +124,8 @@ class Bars(Figure):
         axes.set_yticks(places, self.rows)
         axes.invert_yaxis()
         axes.set_xlabel(self.label)
-        axes.set_xlim(0, self.most)
-        if not self.stacked:
-            axes.margins(x=0.12)
+        room = 1.0 if self.stacked else 1.14  # for the number at a bar's end
+        axes.set_xlim(0, room * (self.most or self.top) or 1.0)
         axes.xaxis.set_major_formatter(lambda value, _: self.unit(value))
         if len(self.parts) > 1:
             axes.legend(frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0, 1), fontsize="small")
