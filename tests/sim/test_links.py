@@ -173,6 +173,33 @@ def test_a_flow_alone_takes_its_head_and_its_bytes_and_one_event():
     assert next(env._eid) == 1
 
 
+def test_flows_that_do_not_hold_each_other_up_are_an_event_each():
+    """A wide link they share does not count: nobody is slower for it."""
+    env = Environment()
+    wide, one, two, ends = Link("wide", 1000.0), Link("one", 50.0), Link("two", 40.0), []
+    agenda = Agenda(env)
+    fabric = Fabric(agenda)
+
+    def look() -> None:
+        fabric.advance()
+        assert (one.moved_bytes, two.moved_bytes, wide.moved_bytes) == (100.0, 160.0, 520.0)
+
+    Call(agenda, 4.5, look)
+    for link, size in ((one, 100.0), (two, 400.0)):
+        fabric.send(Told(((link, 1.0), (wide, 2.0)), lambda: ends.append(env.now)), 0.5, size)
+    env.run()
+    assert ends == [2.5, 10.5]
+    assert (two.moved_bytes, wide.moved_bytes) == (400.0, 1000.0)
+    assert next(env._eid) == 3
+
+
+def test_a_short_link_is_shared_only_while_it_is_short():
+    wide, one, two = Link("wide", 60.0), Link("one", 50.0), Link("two", 40.0)
+    ends = run((0.0, ((one, 1.0), (wide, 1.0)), 0.0, 130.0), (1.0, ((two, 1.0), (wide, 1.0)), 1.0, 120.0))
+    # Alone at 50 for 2 s, then 30 each for 1 s until the first is over, then 40.
+    assert ends == pytest.approx([3.0, 5.25])
+
+
 def test_the_tightest_link_decides_and_weights_count():
     wide, tight = Link("wide", 1000.0), Link("tight", 100.0)
     assert run((0.0, ((wide, 1.0), (tight, 1.0)), 0.0, 500.0)) == [5.0]
