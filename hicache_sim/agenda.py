@@ -37,9 +37,9 @@ class Agenda:
 
     def run(self) -> None:
         """SimPy's `Environment.run`, until nothing is left; no event here ever stops it, or fails."""
-        env, queue = self._env, self._queue
+        env, queue, pop = self._env, self._queue, heappop
         while queue:
-            entry = heappop(queue)
+            entry = pop(queue)
             env["_now"] = entry[0]
             event = entry[3]
             if isinstance(event, Alarm):

@@ -103,7 +103,13 @@ class DenseFates:
         return (self._lost.take(places, mode="clip") | self._stored.take(places, mode="clip")).tobytes()
 
     def note(self, atoms: bytes, codes: bytes, stored: bytes) -> None:
-        places = self._room_for(self._places(atoms + stored))
+        noted = atoms + stored
+        self._put(self._places(noted), codes, stored)
+        if self._lost[-1] or self._stored[-1]:
+            self._reach(max(_ids(noted)))
+            self._put(self._places(noted), codes, stored)
+
+    def _put(self, places: NDArray[np.int64], codes: bytes, stored: bytes) -> None:
         if codes:
             self._lost.put(places[: len(codes)], np.frombuffer(codes, np.uint8), mode="clip")
         if stored:
@@ -119,18 +125,16 @@ class DenseFates:
         """Of each page; those of atoms that are not in the arrays lie outside."""
         return np.frombuffer(atoms, np.int64) - self._base
 
-    def _room_for(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Make the arrays reach as far as `places`; where they are then."""
-        last, size = int(np.maximum.reduce(places)), len(self._lost)
-        if last < size - 1:
-            return places
-        forgotten = max(last + 2 - self._most, 0)
+    def _reach(self, last: int) -> None:
+        """Make the arrays reach beyond the atom `last`."""
+        self._lost[-1] = self._stored[-1] = 0
+        needed, size = last - self._base + 2, len(self._lost)
+        forgotten = max(needed - self._most, 0)
         if forgotten:  # half of it at once, so that this is rare
             forgotten = max(forgotten, self._most // 2)
-        size = min(max(last + 2 - forgotten, 2 * size), self._most)
+        size = min(max(needed - forgotten, 2 * size), self._most)
         self._lost, self._stored = (_moved(table, forgotten, size) for table in (self._lost, self._stored))
         self._base += forgotten
-        return places - forgotten
 
 
 def _moved(table: NDArray[np.uint8], forgotten: int, size: int) -> NDArray[np.uint8]:
