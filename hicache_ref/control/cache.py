@@ -11,6 +11,7 @@ Rules of this file
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from .keys import ATOM_BYTES, Keyspace, common_pages
 from .ledger import Chain, Ledger, Load, Write
 from .policies import EvictionPolicy, WritePolicy
 from .rules import Rules
-from .slots import Extent, Owner, SlotPool, concatenated
+from .slots import Extent, Owner, SlotPool
 from .tree import HostLock, Match, Node, RadixTree
 from .types import Cancel, Completion, Op, OpKind, Progress, Released, Report, Wait
 
@@ -499,8 +500,11 @@ class HiCache:
             return None
         self.ledger.loading[load.op_id] = load
         self.ledger.open[load.op_id] = self._loaded
-        src = concatenated([source for chain in load.chains for source in chain.sources])
-        dst = concatenated([chain.slots for chain in load.chains])
+        src, dst = array("q"), array("q")
+        for chain in load.chains:
+            dst.extend(chain.slots)
+            for source in chain.sources:
+                src.extend(source)
         self._outbox.append(Op(load.op_id, OpKind.LOAD, load.pages, src, dst))
         return load.op_id
 

@@ -14,61 +14,52 @@ import numpy as np
 
 from .cache import HiCache
 from .keys import ATOM_BYTES
-from .slots import Extent, Owner, concatenated, joined
+from .slots import Extent
 from .tree import Match, Node
 from .types import Slots, Wait
 
 
 class Lease:
-    """`held` pages of `key` are locked in the tree up to `node`; the pages after them are in `slots`."""
+    """`held` pages of `key` are locked in the tree up to `node`; the pages after them are in slots of its own."""
 
-    __slots__ = ("_parts", "counted", "held", "key", "namespace", "node")
+    __slots__ = ("counted", "held", "key", "namespace", "node", "own")
 
-    def __init__(self, namespace: str | None, key: bytes, held: int, node: Node, slots: Extent | None = None) -> None:
+    def __init__(self, namespace: str | None, key: bytes, held: int, node: Node, own: Extent) -> None:
         self.namespace = namespace
         self.key = key
         self.held = held
         self.node = node
-        self._parts = [] if slots is None else [slots]
-        """Put together when it matters: a request that decodes gets a page at a time."""
+        self.own = own
         self.counted = 0
         """Pages of which this request has counted the hits (0.5.23)."""
 
     @property
     def slots(self) -> Slots:
         """[pages] device slots behind the locked prefix."""
-        return np.asarray(self.own().indices)
-
-    def own(self) -> Extent:
-        """The same, as one extent."""
-        if len(self._parts) != 1:
-            self._parts = [joined(self._parts, Owner.REQUEST)]
-        return self._parts[0]
+        return np.asarray(self.own.indices)
 
     def device_pages(self) -> Slots:
         """[pages] device slots of everything this request has computed or will, from its first page on."""
-        parts, node = [self.own().indices], self.node
+        parts, node = [self.own.indices], self.node
         while node.parent is not None:
             assert node.device is not None, "L3: a locked node is on the device"
             parts.append(node.device.indices)
             node = node.parent
-        return np.asarray(concatenated(parts[::-1]))
+        return np.concatenate(parts[::-1])
 
     def grow(self, slots: Extent) -> None:
         """More slots behind those it has."""
-        self._parts.append(slots)
+        self.own.absorb(slots)
 
     def shrink(self, pages: int) -> Extent:
         """Take the last `pages` slots off it."""
-        if self._parts[-1].pages < pages:
-            self.own()
-        last = self._parts.pop()
-        self._parts.append(last.cut(last.pages - pages))
+        last = self.own
+        self.own = last.cut(last.pages - pages)
         return last
 
     def give(self, pages: int) -> Extent:
         """The tree gets all pages up to `pages`: their slots, while the rest stays."""
-        given = self.own().cut(pages - self.held)
+        given = self.own.cut(pages - self.held)
         self.held = pages
         return given
 
@@ -87,7 +78,7 @@ class Admission:
 def acquire(cache: HiCache, namespace: str | None, key: bytes) -> Generator[Wait, None, Admission]:
     """Match, load back, lock, and take slots for the rest of `key`, evicting what is missing."""
     match = cache.match(namespace, key)
-    loaded = yield from cache.load_back(match)
+    loaded = (yield from cache.load_back(match)) if match.host_pages else 0
     node = match.node if loaded else match.device_node
     cache.lock(node)
     held = match.device_pages + loaded
@@ -127,7 +118,7 @@ def release(cache: HiCache, lease: Lease, priority: int = 0) -> int:
 
 def discard(cache: HiCache, lease: Lease) -> None:
     """Let go without giving anything to the tree: a request retracted or aborted."""
-    cache.free_request_slots(lease.own())
+    cache.free_request_slots(lease.own)
     cache.unlock(lease.node)
 
 

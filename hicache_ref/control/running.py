@@ -130,12 +130,16 @@ class Running:
         """New pages that `steps` steps of all need."""
         page, clock = self._page, self._clock
         rounds, rest = divmod(steps, page)
-        some = sum(len(members) for at, members in self._classes.items() if (at - clock) % page < rest) if rest else 0
-        return rounds * len(self._members) + some
+        needed = rounds * len(self._members)
+        if rest:
+            for at, members in self._classes.items():
+                if (at - clock) % page < rest:
+                    needed += len(members)
+        return needed
 
     def steps_for(self, pages: int, most: int) -> int:
         """The most steps, up to `most`, that need at most `pages` new pages."""
-        if not self._members:
+        if self.pages_for(most) <= pages:
             return most
         page, clock = self._page, self._clock
         rounds = min(pages // len(self._members), most // page)

@@ -20,7 +20,7 @@ from .cache import HiCache
 from .keys import ATOM_BYTES
 from .lease import Lease, commit, discard, release
 from .running import Running
-from .slots import Owner
+from .slots import Owner, nothing
 from .storage import StorageSide
 from .tree import Match
 from .types import Wait
@@ -244,7 +244,7 @@ class Scheduler:
             budget.spend(extend, new_tokens)
         finally:
             cache.unlock(match.device_node)
-        request.lease = Lease(request.namespace, b"", held, node)
+        request.lease = Lease(request.namespace, b"", held, node, nothing(Owner.REQUEST))
         request.kv_tokens = held * page
         if request.admitted_s < 0:
             self._note_hits(request, match, loaded)
@@ -434,7 +434,8 @@ class Scheduler:
     def decoded(self, batch: Decode, steps: int, now_s: float) -> None:
         """A decode batch is done, or was stopped after `steps` steps."""
         self._decay_ratio(steps - 1)
-        self._shrink(steps, batch.steps)
+        if steps < batch.steps:
+            self._shrink(steps, batch.steps)
         self.running.advance(steps)
         over = self.running.ended()
         if self.stopping:

@@ -19,6 +19,8 @@ import numpy as np
 from .errors import SlotError
 from .types import Indices, Slots
 
+NOTHING: Indices = array("q")
+
 
 class Owner(IntEnum):
     """Who holds a slot."""
@@ -48,30 +50,29 @@ class Extent:
 
     def cut(self, pages: int) -> Extent:
         """Take the first `pages` slots out; the rest stays. Raises SlotError if there are fewer."""
-        if not 0 <= pages <= self.pages:
+        rest = self.pages - pages
+        if rest < 0 or pages < 0:
             raise SlotError(f"{pages} slots wanted of {self.pages}")
         indices = self.indices
+        self.pages = rest
+        if not rest:
+            self.indices = NOTHING
+            return Extent(indices, pages, self.owner)
         self.indices = indices[pages:]
-        self.pages -= pages
         return Extent(indices[:pages], pages, self.owner)
 
-
-def concatenated(parts: list[Indices]) -> Indices:
-    """Indices of slots, one after the other."""
-    if len(parts) == 1:
-        return parts[0]
-    whole = array("q")
-    for part in parts:
-        whole.extend(part)
-    return whole
+    def absorb(self, other: Extent) -> None:
+        """Put what `other` has behind its own; `other` has nothing any more. Raises SlotError unless owners agree."""
+        if other.owner is not self.owner:
+            raise SlotError(f"slots of {other.owner.name} behind {self.owner.name}'s")
+        self.indices = self.indices + other.indices if self.pages else other.indices
+        self.pages += other.pages
+        other.indices, other.pages = NOTHING, 0
 
 
-def joined(parts: list[Extent], owner: Owner) -> Extent:
-    """One extent of `owner` for all of `parts`, one after the other; they have nothing any more."""
-    indices = concatenated([part.indices for part in parts])
-    for part in parts:
-        part.indices, part.pages = array("q"), 0
-    return Extent(indices, len(indices), owner)
+def nothing(owner: Owner) -> Extent:
+    """No slots yet."""
+    return Extent(NOTHING, 0, owner)
 
 
 class SlotPool:
@@ -80,15 +81,16 @@ class SlotPool:
     The free slots are a stack in an array: an allocation is a slice, however scattered the indices in it.
     """
 
-    __slots__ = ("_owned", "_stack", "free", "name", "pages")
+    __slots__ = ("_of_requests", "_of_transit", "_stack", "free", "name", "pages")
 
     def __init__(self, name: str, pages: int) -> None:
         self.name = name
         self.pages = pages
         self.free = pages
         self._stack = array("q", np.arange(pages - 1, -1, -1, dtype=np.int64).tobytes())
-        self._owned = [pages, 0, 0, 0]
-        """Slots by owner. What the laws compare with who has them."""
+        # What the laws compare with who has slots. All others that are not free are the tree's.
+        self._of_requests = 0
+        self._of_transit = 0
 
     def alloc(self, pages: int, owner: Owner) -> Extent | None:
         """`pages` slots for `owner`, or None if fewer are free."""
@@ -99,7 +101,7 @@ class SlotPool:
         if pages < 0:
             raise SlotError(f"{self.name}: {pages} slots asked for")
         self.free = rest
-        self._move(Owner.FREE, owner, pages)
+        self._count(owner, pages)
         return Extent(self._stack[rest:end], pages, owner)
 
     def give_back(self, extent: Extent, owner: Owner) -> None:
@@ -114,16 +116,24 @@ class SlotPool:
         if extent.owner is not owner:
             raise SlotError(f"{self.name}: slots of {extent.owner.name} treated as {owner.name}'s")
         extent.owner = to
-        self._move(owner, to, extent.pages)
+        self._count(owner, -extent.pages)
+        self._count(to, extent.pages)
 
-    def _move(self, owner: int, to: int, pages: int) -> None:
-        """Owners as numbers: the compiled build finds them at once."""
-        self._owned[owner] -= pages
-        self._owned[to] += pages
+    def _count(self, owner: Owner, pages: int) -> None:
+        if owner is Owner.REQUEST:
+            self._of_requests += pages
+        elif owner is Owner.TRANSIT:
+            self._of_transit += pages
 
     def owned(self) -> dict[Owner, int]:
         """Slots per owner. For the laws."""
-        return {owner: self._owned[owner] for owner in Owner}
+        others = self.free + self._of_requests + self._of_transit
+        return {
+            Owner.FREE: self.free,
+            Owner.TREE: self.pages - others,
+            Owner.REQUEST: self._of_requests,
+            Owner.TRANSIT: self._of_transit,
+        }
 
     def free_slots(self) -> Slots:
         """[free] the slots that are free. For the laws."""

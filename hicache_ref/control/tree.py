@@ -9,12 +9,14 @@ Rules of this file
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .keys import ATOM_BYTES, common_pages
-from .slots import Extent, Owner
+from .slots import Extent, Owner, nothing
+
+if TYPE_CHECKING:
+    from .ledger import Load, Write
 
 LOWEST_PRIORITY: Final = -(2**63 - 1)
 
@@ -62,9 +64,9 @@ class Node:
         self.created = stamp
         self.names: Any = None
         """Names of the pages in L3, where there is one."""
-        self.write: Any = None
+        self.write: Write | None = None
         """The write to L2 in flight that covers this node."""
-        self.load: Any = None
+        self.load: Load | None = None
         """The load from L2 in flight that covers this node."""
 
     def is_device_leaf(self) -> bool:
@@ -143,7 +145,7 @@ class RadixTree:
         self._next_id = 1
         self.root = Node(0, None, None, b"", 0)
         # The root holds nothing and counts as resident everywhere, so that walks upwards end at it.
-        self.root.device = self.root.host = Extent(array("q"), 0, Owner.TREE)
+        self.root.device = self.root.host = nothing(Owner.TREE)
         self.root.lock = 1
         self.root.priority = LOWEST_PRIORITY
         self.evictable = 0

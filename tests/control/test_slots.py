@@ -2,7 +2,7 @@
 
 import pytest
 
-from hicache_ref.control.slots import Owner, SlotError, SlotPool, joined
+from hicache_ref.control.slots import Owner, SlotError, SlotPool
 
 
 def test_alloc_gives_all_or_nothing():
@@ -17,8 +17,8 @@ def test_alloc_gives_all_or_nothing():
 
 def test_every_slot_is_given_once():
     pool = SlotPool("L1", 5)
-    given = joined([pool.alloc(2, Owner.REQUEST), pool.alloc(3, Owner.REQUEST)], Owner.REQUEST)
-    assert sorted(given.indices) == [0, 1, 2, 3, 4]
+    given = [*pool.alloc(2, Owner.TREE).indices, *pool.alloc(3, Owner.REQUEST).indices]
+    assert sorted(given) == [0, 1, 2, 3, 4]
 
 
 def test_same_calls_give_same_slots():
@@ -62,15 +62,27 @@ def test_no_more_is_cut_than_there_is(pages):
         SlotPool("L1", 5).alloc(2, Owner.TREE).cut(pages)
 
 
-def test_what_is_joined_has_its_slots_no_more():
+def test_what_is_absorbed_is_somewhere_else():
     pool = SlotPool("L1", 5)
-    parts = [pool.alloc(2, Owner.REQUEST), pool.alloc(3, Owner.REQUEST)]
-    whole = joined(parts, Owner.REQUEST)
-    assert (whole.pages, [part.pages for part in parts]) == (5, [0, 0])
-    for extent in (whole, *parts):
+    one, other = pool.alloc(2, Owner.REQUEST), pool.alloc(3, Owner.REQUEST)
+    both = [*one.indices, *other.indices]
+    one.absorb(other)
+    assert (one.indices.tolist(), one.pages, other.pages) == (both, 5, 0)
+    for extent in (one, other):
         pool.give_back(extent, Owner.REQUEST)
-    assert pool.free == 5
     assert sorted(pool.free_slots()) == [0, 1, 2, 3, 4]
+
+
+def test_only_slots_of_one_owner_are_put_together():
+    pool = SlotPool("L1", 5)
+    with pytest.raises(SlotError, match="slots of TREE behind REQUEST's"):
+        pool.alloc(2, Owner.REQUEST).absorb(pool.alloc(2, Owner.TREE))
+
+
+def test_what_is_cut_off_whole_leaves_nothing():
+    extent = SlotPool("L1", 5).alloc(2, Owner.TREE)
+    first = extent.cut(2)
+    assert (first.pages, extent.pages, len(extent.indices)) == (2, 0, 0)
 
 
 def test_double_free_raises():

@@ -18,7 +18,7 @@ from hicache_ref.control.batches import Decode, Prefill
 from hicache_ref.control.cache import HiCache
 from hicache_ref.control.keys import ATOM_BYTES
 from hicache_ref.control.lease import Lease, commit, discard, release
-from hicache_ref.control.slots import Owner
+from hicache_ref.control.slots import Owner, nothing
 from hicache_ref.control.types import Completion, Op, OpKind, Wait
 from hicache_ref.testing.engine_machine import EngineSetup, Prompt
 
@@ -419,7 +419,7 @@ class Adder:
             self.spend(req.extend, later)
         finally:
             cache.unlock(req.match.device_node)
-        req.lease = Lease(req.prompt.namespace, b"", req.prefix // self.of.page, node)
+        req.lease = Lease(req.prompt.namespace, b"", req.prefix // self.of.page, node, nothing(Owner.REQUEST))
         return self.state()
 
     def state(self) -> str:
