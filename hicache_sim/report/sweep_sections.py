@@ -76,7 +76,7 @@ def _tiles(data: SweepData) -> list[Tile]:
 
 
 def _beyond(data: SweepData) -> str:
-    """A better setting that no SGLang has, with its figures."""
+    """A better setting that SGLang does not offer, with its figures."""
     beyond = data.sweep.best["beyond"]
     if beyond is None:
         return ""

@@ -145,7 +145,8 @@ def _print_answer(swept: Sweep, console: Console) -> None:
     if best["beyond"] is not None:
         words = ", ".join(f"{name} {_word(value)}" for name, value in best["beyond"]["setting"].items())
         figures = ", ".join(f"{name} {_figure(name, value)}" for name, value in best["beyond"]["figures"].items())
-        console.print(Text(f"better still, but no SGLang has it: {words} ({figures})", style="yellow"))
+        text = f"better still, but not offered by SGLang's command line: {words} ({figures})"
+        console.print(Text(text, style="yellow"))
     for note in best["not_sglang"]:
         console.print(Text(f"not on the line: {note}", style="yellow"))
     rest = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in best["beside"].items())

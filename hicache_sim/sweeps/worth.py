@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hicache_ref.config.server_args import FLAGS, OURS, UPSTREAM, Flag, defaults_for, is_known_to
+from hicache_ref.config.server_args import FLAG_OF, FLAGS, OURS, UPSTREAM, Flag, defaults_for, is_known_to
+from hicache_ref.config.tables import EVICTION_ON_COMMAND_LINE
 
 from .ask import Ask
 
@@ -54,14 +55,25 @@ def uses(ask: Ask) -> list[Use]:
 
 
 def sglang_knows(use: Use, profile: str) -> bool:
-    return use.flag.only != OURS and is_known_to(use.flag, profile) and use.value not in use.flag.our_choices
+    """Whether the profile's SGLang takes this flag with this value."""
+    offered = _offered(use.flag, profile)
+    return use.flag.only != OURS and is_known_to(use.flag, profile) and (not offered or use.value in offered)
+
+
+def _offered(flag: Flag, profile: str) -> tuple[str, ...]:
+    """Values that upstream's command line takes; none: any of the kind."""
+    if flag is FLAG_OF["radix_eviction_policy"]:  # the code knows more than its command line offers
+        return EVICTION_ON_COMMAND_LINE[UPSTREAM[profile]]
+    return flag.choices + flag.later_choices
 
 
 def why_not(use: Use, profile: str) -> str:
     """Why it is not on the line."""
-    if is_known_to(use.flag, profile):
-        return f"{use.words}: no SGLang has this"
-    return f"{use.words}: SGLang {UPSTREAM[profile]} does not have this flag"
+    if not is_known_to(use.flag, profile):
+        return f"{use.words}: SGLang {UPSTREAM[profile]} does not have this flag"
+    if use.value in use.flag.choices:
+        return f"{use.words}: the command line of SGLang {UPSTREAM[profile]} does not offer this"
+    return f"{use.words}: no SGLang has this"
 
 
 def worth_asking(found: list[Use], varied: Collection[str]) -> Iterator[Use]:

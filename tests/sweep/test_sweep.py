@@ -27,6 +27,7 @@ from hicache_sim.sweeps.fingerprint import Fingerprints
 from hicache_sim.sweeps.journal import Journal, Outcome
 from hicache_sim.sweeps.metrics import METRICS, UNTIMED
 from hicache_sim.sweeps.point import Kept
+from hicache_sim.sweeps.worth import sglang_knows, uses, why_not
 from workloads import ClosedLoop, OpenLoop, generator, write_mooncake
 
 SMALL = {"page_size": 64, "max_total_tokens": 4000}
@@ -241,6 +242,22 @@ def test_what_only_we_have_is_named_but_not_recommended() -> None:
     assert swept.best["beyond"]["setting"] == {"hicache_storage_backend": "redis"}
     assert swept.best["beyond"]["figures"]["store_bytes"] > swept.best["figures"]["store_bytes"] == 0
     assert swept.best["not_sglang"] == []
+
+
+@pytest.mark.parametrize(
+    ("profile", "policy", "why"),
+    [
+        ("v0.5.7", "lfu", None),
+        ("v0.5.7", "slru", "the command line of SGLang v0.5.7 does not offer this"),
+        ("v0.5.23", "slru", None),
+        ("v0.5.23", "s3fifo", "no SGLang has this"),
+    ],
+)
+def test_the_line_has_values_that_this_sglang_offers(profile: str, policy: str, why: str | None) -> None:
+    ask = Ask("chat", flags={"radix_eviction_policy": policy}, profile=profile)
+    (use,) = uses(ask)[:1]
+    assert sglang_knows(use, profile) == (why is None)
+    assert why is None or why_not(use, profile) == f"--radix-eviction-policy {policy}: {why}"
 
 
 @pytest.mark.parametrize(
