@@ -34,8 +34,15 @@ def _key_figures(runs: Sequence[RunData]) -> list[Section]:
     if len(runs) == 1:
         return [Section("figures", "Key figures", template="tiles.html", data=tiles.tiles(runs[0]))]
     data = {"runs": [run.label for run in runs], "rows": tiles.differences(runs)}
-    what = f"Differences are to the first run, {runs[0].label}."
+    what = " ".join([f"Differences are to the first run, {runs[0].label}.", *_who_is_who(runs)])
     return [Section("figures", "Key figures", what, "differences.html", data)]
+
+
+def _who_is_who(runs: Sequence[RunData]) -> list[str]:
+    """A sentence a run: its flags, as far as they are not all runs'."""
+    differing = [row for row in asked.flags(runs) if row.differs]
+    columns = [", ".join(f"{row.name} {row.values[at]}" for row in differing) for at in range(len(runs))]
+    return [f"{run.label}: {words}." for run, words in zip(runs, columns, strict=True) if words]
 
 
 def _together(runs: Sequence[RunData]) -> list[Section]:

@@ -104,6 +104,15 @@ def test_a_metric_that_is_the_same_for_all_is_not_drawn(folders: Path) -> None:
     assert [figure.name for figure in pareto(data)] == ["pareto-ttft_p99-host_bytes"]
 
 
+def test_differences_say_whose_flags_they_are(folders: Path) -> None:
+    page = read([folders / "first", folders / "second"]).page()
+    help_ = re.search(r'id="figures".*?class="help">(.*?)</p>', page, re.DOTALL)
+    assert help_ is not None
+    for words in ("first: --hicache-ratio 2.0, ", "second: --hicache-ratio 3.0, ", "--hicache-write-policy write_back"):
+        assert words in help_[1]
+    assert "--page-size" not in help_[1]
+
+
 def test_figures_come_before_what_was_asked(folders: Path) -> None:
     sections = [each["id"] for each in Elements(read([folders / "first"]).page()).all("section")]
     assert sections[:2] == ["figures", "asked"]
