@@ -45,7 +45,13 @@ def _as_replay(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--worth/--no-worth", default=True, show_default=True, help="Also run the best without each flag.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Replays at once; otherwise one a core.")
 @click.option("--cluster", type=click.Choice(list(ENGINES)), default="local", show_default=True)
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out/sweep"), show_default=True)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("out/sweep"),
+    show_default=True,
+    help="Folder for tables, journal, and report.html.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print best.json instead of tables.")
 def sweep(workload: str, launch_line: tuple[str, ...], **options: Any) -> None:
     """Replay WORKLOAD with many settings, and say which flags to set.
