@@ -352,6 +352,13 @@ def _storage(strict: bool, read_without_store: bool, case: Case) -> None:
             own["prefetch_threshold"],
             case.page_size,
         )
+    if args.hicache_write_policy == "write_back" and not case.rules.write_back_stores:
+        case.warn(
+            "--hicache-write-policy",
+            "writes nothing to L3: this version forgets write_back's copies once in L2 [hiradix_cache.py]",
+            args.hicache_write_policy,
+            args.hicache_write_policy,
+        )
     defaults = StorageConfig(backend)
     case.storage = StorageConfig(
         backend,

@@ -318,6 +318,8 @@ WARNINGS = [
     warned("§6 ratio 1.2", OLD, MHA, None, {**L3, "hicache_ratio": 1.2}, "--hicache-ratio", "often passed over"),
     warned("§6 no room to prefetch", OLD, MHA, None, {**L3, "hicache_total_tokens": 1000}, "--hicache-total-tokens",
            "nothing is ever fetched"),
+    warned("cache_controller.py write_back and L3", OLD, MHA, None, {**L3, "hicache_write_policy": "write_back"},
+           "--hicache-write-policy", "writes nothing to L3"),
     warned("§6 threshold below a page", OLD, MHA, None,
            {**extra('{"prefetch_threshold": 32}'), "page_size": 64}, "prefetch_threshold", "never fetched"),
     warned("§6 L2 is off", OLD, MHA, None, {"max_total_tokens": 64, "hicache_write_policy": "write_back"},
@@ -342,6 +344,12 @@ def test_warning(
 ) -> None:
     resolved = run(profile, model, device, **flags)
     assert says in warnings(resolved)[flag].reason
+
+
+@pytest.mark.parametrize("profile", [ARTICLE, NEW])
+def test_where_write_back_reaches_the_store_nobody_is_warned(profile: str) -> None:
+    resolved = run(profile, MHA, None, **L3, hicache_write_policy="write_back")
+    assert "--hicache-write-policy" not in warnings(resolved)
 
 
 def test_a_plain_server_changes_nothing() -> None:
