@@ -205,6 +205,8 @@ class _Run:
         reasons = MissReasons(made.page_tokens, lag, store.store.held if store else None)
         env = Environment()
         engine = make_engine(made.resolved, make_cache(made.resolved, reasons.facts))
+        if not engine.cache.feeds_store:
+            reasons.held = None
         self.plane = make_plane(made, env, store)
         if self.plane.client is not None:
             self.plane.client.stored = reasons.stored

@@ -185,7 +185,8 @@ DENSE_BELOW = 1 << 36
 
 
 class MissReasons:
-    """Notes what becomes of pages, and explains admissions. `held`: atoms of the pages in L3; None: there is no L3."""
+    """Notes what becomes of pages, and explains admissions. `held`: atoms of the pages in L3; None: there is no L3, or
+    nothing ever gets there."""
 
     def __init__(self, page_tokens: int, key_lag_tokens: int = 0, held: Container[int] | None = None) -> None:
         self.facts: list[tuple[Drop | None, bytes]] = []
@@ -195,7 +196,7 @@ class MissReasons:
         self._page = page_tokens
         self._lag = key_lag_tokens
         self._fates: Fates | None = None
-        self._held = held
+        self.held = held
 
     def stored(self, names: Sequence[Any]) -> None:
         """Pages have been written to L3."""
@@ -226,7 +227,7 @@ class MissReasons:
     def _explain_lost(self, request: Active, first: int, atoms: bytes, codes: bytes, reasons: list[int]) -> None:
         """Add to `reasons` those of pages seen before; they are number `first` … of the request's prefetch."""
         pages, page = len(codes), self._page
-        there = bytes(pages) if self._held is None else bytes(map(self._held.__contains__, _ids(atoms)))
+        there = bytes(pages) if self.held is None else bytes(map(self.held.__contains__, _ids(atoms)))
         promised = request.prefetch.promised_pages if request.prefetch is not None else 0
         start = 0
         for at in range(1, pages + 1):  # runs of pages of which the same can be said
@@ -244,7 +245,7 @@ class MissReasons:
     def _reason(self, request: Active, at: int, code: int, held: bool) -> Miss:
         """Why the page that is number `at` of the request's prefetch was not there. `held`: it is in L3 now."""
         lost = _LOST_FROM[code & ~_STORED]
-        if self._held is None or at < 0:  # it was there when the request came, and was lost while it waited
+        if self.held is None or at < 0:  # it was there when the request came, and was lost while it waited
             return lost
         if not held:
             if code & _STORED:

@@ -96,6 +96,12 @@ class HiCache:
         """Whether a write or a load has come back since the last `tick`."""
         self._outbox: list[Op | Cancel] = []
 
+    @property
+    def feeds_store(self) -> bool:
+        """Whether what is copied to L2 goes on to L3: not what eviction copies, in versions that forget that."""
+        only_evicted = self._copies_on_eviction and self.unwritten_leaves is None
+        return self.storage is not None and (self.rules.write_back_stores or not only_evicted)
+
     # The protocol
 
     def take_ops(self) -> list[Op | Cancel]:

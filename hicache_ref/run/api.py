@@ -210,6 +210,8 @@ class _Run:
         reasons = MissReasons(made.page_tokens, int(made.resolved.bigram_keys), held)
         watch.stored = reasons.stored
         engine = make_engine(made.resolved, make_cache(made.resolved, reasons.facts, texts))
+        if not engine.cache.feeds_store:
+            reasons.held = None
         recorder = Recorder(engine, machine.plane.meters, reasons, self._spill, progress=options.progress)
         loop = RealRun(
             engine,

@@ -10,6 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hicache_ref.account.misses import DenseFates, SparseFates
+from hicache_ref.config.server_args import ServerArgs
+from hicache_sim.api import Options, replay
+from hicache_sim.build import RunConfig
 
 STORED = 128
 ids = st.lists(st.integers(-3, 200_000), max_size=8)
@@ -61,3 +64,16 @@ def test_old_pages_are_forgotten_at_last():
     assert fates.get(atoms([70_000, 140_000])) == b"\2\1"
     fates.note(atoms([10]), b"\1", atoms([11]))
     assert [fates.get(atoms([page])) for page in (10, 11)] == [b"\0", b"\0"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "why"), [("write_through", "write to L3 unfinished"), ("write_back", "evicted from L2")]
+)
+def test_where_nothing_goes_to_the_store_no_write_is_unfinished(policy: str, why: str):
+    """v0.5.7 forgets what write_back has copied; elsewhere it may be the store that did not take it."""
+    args = ServerArgs(
+        page_size=64, max_total_tokens=20_000, hicache_write_policy=policy, hicache_storage_backend="file"
+    )
+    result = replay("chat", None, Options(limit=150), RunConfig(args, faults=("refuse:0:1000000",)))
+    reasons = ("write to L3 unfinished", "evicted from L2")
+    assert [each for each in reasons if result.summary["misses"][each]] == [why]
