@@ -103,14 +103,16 @@ def redis(
 class Mooncake:
     """A master and an owner of memory, each started and killed as often as wanted."""
 
-    def __init__(self, folder: Path, client_ttl_s: int = 10, segment_bytes: int = 64 << 20) -> None:
+    def __init__(
+        self, folder: Path, client_ttl_s: int = 10, segment_bytes: int = 64 << 20, lease_s: float = 0.5
+    ) -> None:
         pytest.importorskip("mooncake", reason="mooncake is not installed: pip install 'hicache[mooncake]'")
         program = shutil.which("mooncake_master", path=str(Path(sys.executable).parent)) or "mooncake_master"
         self._folder, self._port, self._metrics_port = folder, free_port(), free_port()
         self.master = f"127.0.0.1:{self._port}"
         self._master_command = [program, "--rpc_address=127.0.0.1", f"--rpc_port={self._port}", "--logtostderr"]
         self._master_command += ["--metrics_host=127.0.0.1", f"--metrics_port={self._metrics_port}"]
-        self._master_command += ["--default_kv_lease_ttl=500", f"--client_ttl={client_ttl_s}"]
+        self._master_command += [f"--default_kv_lease_ttl={1000 * lease_s:.0f}", f"--client_ttl={client_ttl_s}"]
         self._owner_command = [sys.executable, "-c", OWNER, self.master, str(segment_bytes)]
         self._master, self._owner = ExitStack(), ExitStack()
         self._master_pid = 0
