@@ -61,14 +61,14 @@ test-fast: $(TOOLS) fast
 # Takes minutes, alone on the machine; `make bench BENCH=--quick` takes fewer. Compiled rows need `make fast`.
 bench: $(TOOLS)
 	HICACHE_FAST_PYTHON=$(wildcard $(FAST)/bin/python) $(BIN)/python -m benchmarks $(BENCH)
-	$(BIN)/python -m benchmarks.curve --out reports/curve $(BENCH)
+	$(BIN)/python -m benchmarks.curve --out reports/curve $(filter --quick --no-peers,$(BENCH))
 	@if $(BIN)/python -c 'import torch' 2>/dev/null; then set -ex; \
-	  $(BIN)/python -m benchmarks.memory $(BENCH); \
+	  $(BIN)/python -m benchmarks.memory $(filter --quick,$(BENCH)); \
 	  $(BIN)/python -m benchmarks.stores --out reports/stores $(filter --quick,$(BENCH)); \
 	  $(BIN)/python -m benchmarks.transports --out reports/transports $(filter --quick,$(BENCH)); \
 	else echo "no torch: no reports/memory, stores, transports"; fi
 
-# The simulator against this machine: about ten minutes, better alone on it.
+# The simulator against this machine, with three stores: about half an hour, better alone on it.
 validation: $(STAMP)
 	$(BIN)/python -m benchmarks.validation
 
