@@ -60,9 +60,9 @@ def small_map(folder: Path) -> Iterator[Settings]:
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[Settings]:
-    """A Mooncake master, and a process that lends less than is written."""
+    """A Mooncake master, and a process that lends as little as it may, which is less than is written."""
     servers = importlib.import_module("tests.faults.servers")
-    with servers.Mooncake(folder, segment_bytes=8 << 20) as found:
+    with servers.Mooncake(folder, segment_bytes=16 << 20) as found:
         yield found.settings
 
 
@@ -79,7 +79,7 @@ CASES = {
     "agents": Case(AGENTS, "file"),
     "lmdb": Case(CHAT, "lmdb", small_map),
     "claude-code": Case(CLAUDE_CODE, "file"),
-    "mooncake": Case(f"{CHAT} --hicache-mem-layout page_first", "mooncake", cluster),
+    "mooncake": Case(f"{CHAT} --set count=40 --hicache-mem-layout page_first", "mooncake", cluster),
 }
 SECONDS = 20.0
 """Of a calibration, about."""
