@@ -70,10 +70,11 @@ def _slots_conserved(cache: HiCache, nodes: list[Node]) -> None:
 def _pool(pool: SlotPool, extents: list[Extent]) -> None:
     """Extents of the tree have each slot once, none that is free, and as many as the pool has given to the tree."""
     owned, free = pool.owned(), pool.free_slots()
-    _require(len(np.unique(free)) == len(free), f"L1: {pool.name} lists a free slot twice")
     used = np.concatenate([np.empty(0, np.int64), *(extent.indices for extent in extents)])
-    _require(len(np.unique(used)) == len(used), f"L1: a slot of {pool.name} belongs to two nodes")
-    _require(not np.isin(used, free).any(), f"L1: a slot of {pool.name} is free, and belongs to a node")
+    if np.bincount(np.concatenate([free, used])).max(initial=0) > 1:  # many times faster than to ask for each
+        _require(len(np.unique(free)) == len(free), f"L1: {pool.name} lists a free slot twice")
+        _require(len(np.unique(used)) == len(used), f"L1: a slot of {pool.name} belongs to two nodes")
+        raise LawBroken(f"L1: a slot of {pool.name} is free, and belongs to a node")
     _require(len(used) == owned[Owner.TREE], f"L1: {pool.name} has {owned[Owner.TREE]} tree slots, nodes {len(used)}")
     for extent in extents:
         _require(extent.owner is Owner.TREE, f"L1: a node has slots of {pool.name} that are {extent.owner.name}'s")
