@@ -125,10 +125,16 @@ def collect(folder: Path, loads: str) -> None:
         for summary in source.glob("*/summary.json"):
             shutil.copy(summary, target / f"{summary.parent.name}.json")
         verdicts[case] = json.loads((source / "validation.json").read_text())
-    (folder / "README.md").write_text(index(verdicts, loads))
+    (folder / "README.md").write_text(index(verdicts, {case: steps_ms(case) for case in verdicts}, loads))
 
 
-def index(verdicts: dict[str, Any], loads: str) -> str:
+def steps_ms(case: str) -> list[float]:
+    """A decode step of one sequence over 600 tokens, by each calibration of the case."""
+    found = (json.loads(path.read_text())["compute"]["decode"] for path in (WORK / case).glob("calibration-*.json"))
+    return sorted(1000 * (each["a"] + each["b"] + 600 * each["c"]) for each in found)
+
+
+def index(verdicts: dict[str, Any], steps: dict[str, list[float]], loads: str) -> str:
     about = dict(list(verdicts.values())[-1]["calibration"])
     del about["load averages"], about["command"]
     words = [
@@ -139,6 +145,10 @@ def index(verdicts: dict[str, Any], loads: str) -> str:
         "(0.5 points of hits, 2 % of bytes, 10 % of TTFT), or how far the real runs lie from their own median if that "
         "is more. `lmdb` and `mooncake` hold less than is written, so that pages go from the store as well.",
         bullets({**about, "load averages of the runs": loads}),
+        "The machine is not as fast in one minute as in the next, which limits how near its times can be told. By the "
+        "calibrations, a decode step over 600 tokens takes, from the fastest to the slowest of a case: "
+        + "; ".join(f"{case} {times[0]:.2f} to {times[-1]:.2f} ms" for case, times in steps.items())
+        + ".",
     ]
     for case, found in verdicts.items():
         line = f"{found['line'].replace('hicache run', 'hicache validate')} --calibrate {SECONDS:g}"
