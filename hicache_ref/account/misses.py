@@ -88,7 +88,7 @@ class DenseFates:
     Bounded: those `most` older than the newest are forgotten, as if they had never been seen.
     """
 
-    def __init__(self, most: int = 1 << 24) -> None:
+    def __init__(self, most: int = 1 << 26) -> None:
         self._most = most
         self._base = -1
         """The atom of the first place, which stands for all before it; the last place does for all behind it."""
