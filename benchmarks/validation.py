@@ -144,7 +144,7 @@ def index(verdicts: dict[str, Any], steps: dict[str, list[float]], loads: str) -
         "calibrations. The simulated figure is compared with the median of the real ones; allowed is the tolerance "
         "(0.5 points of hits, 2 % of bytes, 10 % of TTFT), or how far the real runs lie from their own median if that "
         "is more. `lmdb` and `mooncake` hold less than is written, so that pages go from the store as well.",
-        bullets({**about, "load averages of the runs": loads}),
+        bullets({**about, "load averages around the last case": loads}),
         "The machine is not as fast in one minute as in the next, which limits how near its times can be told. By the "
         "calibrations, a decode step over 600 tokens takes, from the fastest to the slowest of a case: "
         + "; ".join(f"{case} {times[0]:.2f} to {times[-1]:.2f} ms" for case, times in steps.items())
@@ -187,8 +187,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of a calibration")
     parser.add_argument("cases", nargs="*", choices=[*CASES, []], metavar="CASE", help=f"of {', '.join(CASES)}; or all")
     arguments = parser.parse_args()
-    before = load()
     for case in arguments.cases or CASES:
+        before = load()
         run(case, arguments.seconds)
     collect(arguments.out, f"{before} before; {load()} after")
     print(f"written to {arguments.out}: {shlex.quote(str(arguments.out / 'README.md'))}")

@@ -85,16 +85,18 @@ class _Bench:
         for name in wanted.stores:
             if name not in BACKENDS:
                 raise ConfigError(f"--storage {name}: known are {', '.join(BACKENDS)}")
-        args = replace(
-            config.args,
-            max_total_tokens=config.args.max_total_tokens or POOL_TOKENS,
-            hicache_storage_backend=config.args.hicache_storage_backend or next(iter(wanted.stores), None),
-        )
+        args = replace(config.args, max_total_tokens=config.args.max_total_tokens or POOL_TOKENS)
+        others = dict(wanted.stores)
+        if args.hicache_storage_backend is None and others:
+            # As if the flags had named the first: what they decide may depend on it.
+            first = next(iter(others))
+            settings = json.dumps(others.pop(first))
+            args = replace(args, hicache_storage_backend=first, hicache_storage_backend_extra_config=settings)
         self.made: RealPlan = plan(replace(config, args=args))
         used = self.made.resolved.storage
         self._stores = {used.backend: dict(used.rest)} if used is not None else {}
-        for name, settings in wanted.stores.items():
-            self._stores[name] = {**self._stores.get(name, {}), **settings}
+        for name, more in others.items():
+            self._stores[name] = {**self._stores.get(name, {}), **more}
         self._seconds, self._tell = wanted.seconds, wanted.tell
         self._folder = folder
 
@@ -106,7 +108,7 @@ class _Bench:
         self._tell("host memory")
         memory = dram(0.03 * seconds)
         stores = {name: self._store(name, 0.13 * seconds / len(self._stores)) for name in self._stores}
-        client = self._client(next(iter(self._stores))) if self._stores else None
+        client = self._client(made.resolved.storage.backend) if made.resolved.storage is not None else None
         with make_machine(made, batch_of, 2, client=client) as machine:
             rig = Rig(machine.plane)
             pages = min(made.resolved.l1_pages, made.resolved.l2_pages)

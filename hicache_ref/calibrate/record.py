@@ -162,7 +162,7 @@ def _store(name: str, made: RealPlan, found: Found, figures: StoreFigures) -> di
     if found.lost_to_store is not None:
         numbers["compute_share"] = (
             found.lost_to_store.median,
-            f"reads and writes of {next(iter(found.stores))} in turn, {found.lost_to_store.words()}",
+            f"reads and writes of {made.config.args.hicache_storage_backend} in turn, {found.lost_to_store.words()}",
         )
     head = {"base": STORE_BASES.get(name, OTHER_STORE), "description": f"{name}, measured by hicache calibrate"}
     told = {number: _as(known.value, f"told: {known.source}") for number, known in figures.keeps.items()}

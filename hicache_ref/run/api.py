@@ -126,22 +126,22 @@ def _lead(follow: Follow, options: Options) -> Iterator[Seat]:
 @contextmanager
 def _fresh_store(made: RealPlan, rank: int) -> Iterator[None]:
     """The store is emptied before the run and after it, if it is to be fresh. RunFailed: it cannot be."""
-    if not made.config.fresh_store:
-        yield
-        return
-    try:
+    fresh = made.config.fresh_store
+    if fresh:
         _empty(made, rank)
-        yield
+    yield
+    if fresh:
         _empty(made, rank)
-    except StoreFailed as error:
-        raise RunFailed(f"--fresh-store: {error}") from None
 
 
 def _empty(made: RealPlan, rank: int) -> None:
+    """By a client of its own: that of a run is closed with it."""
     client = store_client(made, rank)
     if client is not None:
         try:
             client.clear()
+        except StoreFailed as error:
+            raise RunFailed(f"--fresh-store: {error}") from None
         finally:
             client.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ torch = pytest.importorskip("torch")
 from click.testing import CliRunner  # noqa: E402
 
 from hicache_ref.calibrate import compute, copies, driver, stores, wake  # noqa: E402
+from hicache_ref.calibrate.api import Wanted, _Bench  # noqa: E402
 from hicache_ref.calibrate.copies import blocks  # noqa: E402
 from hicache_ref.calibrate.rig import Batch, Rig, RigFailed, batch_of  # noqa: E402
 from hicache_ref.config.layouts import OPERATORS  # noqa: E402
@@ -135,3 +137,15 @@ def test_a_rig_times_operations_and_says_what_failed():
 def test_blocks_are_pages_of_the_pool_each_once():
     pages = blocks(20, 33, 1)
     assert len(set(pages.tolist())) == 20 and pages.min() >= 0 and pages.max() < 33
+
+
+def test_a_store_that_only_the_command_names_is_what_the_flags_would_have_named(tmp_path):
+    """With SGLang's own keys among its settings, which no store knows; others are settings of a store alone."""
+    config = RealConfig(ServerArgs(page_size=16, max_total_tokens=512), host_reserve_bytes=1 << 20)
+    stores = {"lmdb": {"path": "here", "prefetch_threshold": 32}, "redis": {"url": "redis://127.0.0.1:1/0"}}
+    bench = _Bench(config, Wanted(stores), tmp_path)
+    assert bench._stores == {"lmdb": {"path": "here"}, "redis": stores["redis"]}
+    storage = bench.made.resolved.storage
+    assert storage is not None and (storage.backend, storage.prefetch_threshold) == ("lmdb", 32)
+    named = replace(config, args=replace(config.args, hicache_storage_backend="lmdb"))
+    assert _Bench(named, Wanted({"lmdb": {"path": "there"}}), tmp_path)._stores == {"lmdb": {"path": "there"}}

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,8 @@ import pytest
 from hicache_ref.data.storage.client import StorageClient, StorageIdentity
 from hicache_ref.data.storage.registry import make_client
 from hicache_ref.testing.unreliable import Habits, UnreliableClient
+
+from .story import Trouble
 
 Change = Callable[[bytes], bytes]
 
@@ -32,10 +33,6 @@ def shorten(page: bytes) -> bytes:
 def flip(page: bytes) -> bytes:
     at = len(page) // 3
     return page[:at] + bytes([page[at] ^ 4]) + page[at + 1 :]
-
-
-def as_it_was() -> None:
-    """Nothing has to be mended: what was changed is written again."""
 
 
 @contextmanager
@@ -73,18 +70,6 @@ def remount(folder: Path, how: str) -> None:
     raise RuntimeError(f"{folder} cannot be remounted {how}")
 
 
-@dataclass
-class Local:
-    """A store in a folder. Satisfies `Trouble`."""
-
-    make: Callable[[StorageIdentity], StorageClient]
-    hurt: Callable[[], None]
-    mend: Callable[[], None] = as_it_was
-
-    def client(self, identity: StorageIdentity) -> StorageClient:
-        return self.make(identity)
-
-
 def files_in(folder: Path, **extra: object) -> Callable[[StorageIdentity], StorageClient]:
     return lambda identity: make_client("file", identity, {"file_storage_path": str(folder)} | extra, {})
 
@@ -105,14 +90,14 @@ Make = Callable[[Path], Callable[[StorageIdentity], StorageClient]]
 
 
 @contextmanager
-def full(folder: Path, make: Make) -> Iterator[Local]:
+def full(folder: Path, make: Make) -> Iterator[Trouble]:
     with tmpfs(folder, "16m"):
         ballast = folder / "ballast"
-        yield Local(make(folder / "store"), lambda: fill(ballast), ballast.unlink)
+        yield Trouble(make(folder / "store"), lambda: fill(ballast), ballast.unlink)
 
 
 @contextmanager
-def full_lmdb(folder: Path) -> Iterator[Local]:
+def full_lmdb(folder: Path) -> Iterator[Trouble]:
     """LMDB takes its room ahead; in small pieces here, so that it asks for more while the disk is full."""
     from hicache_ref.data.storage import lmdb
 
@@ -122,22 +107,22 @@ def full_lmdb(folder: Path) -> Iterator[Local]:
 
 
 @contextmanager
-def read_only(folder: Path, make: Make) -> Iterator[Local]:
+def read_only(folder: Path, make: Make) -> Iterator[Trouble]:
     with tmpfs(folder, "16m"):
-        yield Local(make(folder), lambda: remount(folder, "ro"), lambda: remount(folder, "rw"))
+        yield Trouble(make(folder), lambda: remount(folder, "ro"), lambda: remount(folder, "rw"))
 
 
 @contextmanager
-def changed_files(folder: Path, change: Change, pattern: str, make: Make) -> Iterator[Local]:
+def changed_files(folder: Path, change: Change, pattern: str, make: Make) -> Iterator[Trouble]:
     def hurt() -> None:
         for path in sorted(folder.glob(pattern))[::2]:
             path.write_bytes(change(path.read_bytes()))
 
-    yield Local(make(folder), hurt)
+    yield Trouble(make(folder), hurt)
 
 
 @contextmanager
-def changed_lmdb(folder: Path, change: Change) -> Iterator[Local]:
+def changed_lmdb(folder: Path, change: Change) -> Iterator[Trouble]:
     from hicache_ref.data.storage import lmdb
 
     def hurt() -> None:
@@ -147,11 +132,11 @@ def changed_lmdb(folder: Path, change: Change) -> Iterator[Local]:
             for key in keys[::2]:
                 txn.put(key, change(bytes(txn.get(key))))
 
-    yield Local(lmdb_in(folder), hurt)
+    yield Trouble(lmdb_in(folder), hurt)
 
 
 @contextmanager
-def with_habits(folder: Path, habits: Habits) -> Iterator[Local]:
+def with_habits(folder: Path, habits: Habits) -> Iterator[Trouble]:
     """Files behind a client that takes up `habits` while it is hurt."""
     made: list[UnreliableClient] = []
 
@@ -162,4 +147,4 @@ def with_habits(folder: Path, habits: Habits) -> Iterator[Local]:
     def take(habits: Habits) -> Callable[[], None]:
         return lambda: setattr(made[0], "habits", habits)
 
-    yield Local(make, take(habits), take(Habits()))
+    yield Trouble(make, take(habits), take(Habits()))

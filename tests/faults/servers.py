@@ -15,7 +15,6 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,20 +29,8 @@ from tests.storage.mooncake_cluster import OWNER, extra_config
 from tests.storage.redis_server import RedisServer
 from tests.storage.servers import free_port, listens, running, says
 
-from .disks import Change, as_it_was
-
-
-@dataclass
-class Remote:
-    """A store behind a server. Satisfies `Trouble`."""
-
-    make: Callable[[StorageIdentity], StorageClient]
-    hurt: Callable[[], None]
-    mend: Callable[[], None] = as_it_was
-
-    def client(self, identity: StorageIdentity) -> StorageClient:
-        return self.make(identity)
-
+from .disks import Change
+from .story import Trouble
 
 # Redis
 
@@ -91,10 +78,10 @@ class Redis:
 @contextmanager
 def redis(
     folder: Path, hurt: Callable[[Redis], None], mend: Callable[[Redis], None], timeout_s: float = 5.0
-) -> Iterator[Remote]:
+) -> Iterator[Trouble]:
     with RedisServer("--maxmemory-policy", "noeviction") as server:
         found = Redis(server, timeout_s)
-        yield Remote(found.client, lambda: hurt(found), lambda: mend(found))
+        yield Trouble(found.client, lambda: hurt(found), lambda: mend(found))
 
 
 # Mooncake
@@ -181,19 +168,19 @@ def mooncake(
     mend: Callable[[Mooncake], None],
     client_ttl_s: int = 10,
     verify: bool = False,
-) -> Iterator[Remote]:
+) -> Iterator[Trouble]:
     with Mooncake(folder, client_ttl_s=client_ttl_s) as found:
-        yield Remote(partial(found.client, verify=verify), lambda: hurt(found), lambda: mend(found))
+        yield Trouble(partial(found.client, verify=verify), lambda: hurt(found), lambda: mend(found))
 
 
 @contextmanager
-def filled_mooncake(folder: Path) -> Iterator[Remote]:
+def filled_mooncake(folder: Path) -> Iterator[Trouble]:
     """Somebody else fills the store, and keeps reading what is his, so that it cannot go."""
     with Mooncake(folder) as found:
         stop = threading.Event()
         crowd = Crowd(found, stop)
         try:
-            yield Remote(found.client, crowd.come, crowd.leave)
+            yield Trouble(found.client, crowd.come, crowd.leave)
         finally:
             crowd.leave()
 

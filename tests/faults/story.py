@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,12 +42,17 @@ WELL_S = 20.0
 """The longest for the first act."""
 
 
-class Trouble(Protocol):
+def as_it_was() -> None:
+    """Nothing has to be mended: what was changed is written again."""
+
+
+@dataclass
+class Trouble:
     """A store that can be hurt."""
 
-    def client(self, identity: StorageIdentity) -> StorageClient: ...
-    def hurt(self) -> None: ...
-    def mend(self) -> None: ...
+    client: Callable[[StorageIdentity], StorageClient]
+    hurt: Callable[[], None]
+    mend: Callable[[], None] = as_it_was
 
 
 @dataclass(frozen=True)

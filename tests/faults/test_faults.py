@@ -13,9 +13,9 @@ import pytest
 from hicache_ref.data.storage.client import StorageClient, StorageIdentity
 
 from .cases import CASES, counted, find
-from .disks import Local, changed_files, files_in
+from .disks import changed_files, files_in
 from .report import RESULTS, page
-from .story import Case, tell
+from .story import Case, Trouble, tell
 
 QUICK = [name for name, case in CASES.items() if case.quick]
 
@@ -38,7 +38,7 @@ def test_wrong_bytes_are_seen(tmp_path):
     """Without `verify` a flipped bit is read as it is."""
 
     @contextmanager
-    def open(folder: Path) -> Iterator[Local]:
+    def open(folder: Path) -> Iterator[Trouble]:
         with changed_files(folder, flip_high, "*.bin", files_in) as local:
             yield local
 
@@ -59,8 +59,8 @@ def test_a_store_that_does_not_come_back_is_seen(tmp_path):
         return client[0]
 
     @contextmanager
-    def open(folder: Path) -> Iterator[Local]:
-        yield Local(make, lambda: client[0].close())
+    def open(folder: Path) -> Iterator[Trouble]:
+        yield Trouble(make, lambda: client[0].close())
 
     case = case_of(open, shows=lambda seen: len(seen.vain) > 2, mended_s=1.5, breaks=True)
     outcome = tell(case, tmp_path)
@@ -72,8 +72,8 @@ def test_a_store_that_does_not_come_back_is_seen(tmp_path):
 
 def test_a_fault_that_does_not_show_is_seen(tmp_path):
     @contextmanager
-    def open(folder: Path) -> Iterator[Local]:
-        yield Local(files_in(folder), lambda: None)
+    def open(folder: Path) -> Iterator[Trouble]:
+        yield Trouble(files_in(folder), lambda: None)
 
     outcome = tell(case_of(open, shows=counted("bad_pages", 1), hurt_s=0.5), tmp_path)
     assert outcome.wrong == ["the fault did not show within 0.5 s"]

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from benchmarks import stores  # noqa: E402
 
-from .fakes import read_page  # noqa: E402
+from .bench import bring_back  # noqa: E402
 
 
 @pytest.fixture(params=["lmdb", "redis"])
@@ -22,18 +22,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def test_all_sides_bring_back_what_they_kept(name, tmp_path):
-    store = stores.STORES[name]
-    host = stores.pool("page_first", 16)
-    wanted = [read_page(host, page) for page in range(stores.BATCH)]
-    with store.places(str(tmp_path)) as place:
-        for make in store.sides.values():
-            side = make(host, place())
-            side.put()
-            host.poison(stores.PAGES)
-            side.get()
-            assert [read_page(host, page) for page in range(stores.BATCH)] == wanted
-            side.empty()
-            side.close()
+    bring_back(stores.STORES[name], tmp_path)
 
 
 def test_its_table_says_how_they_compare(name, tmp_path):

@@ -6,9 +6,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from benchmarks import stores, transports  # noqa: E402
+from benchmarks import transports  # noqa: E402
 
-from .fakes import read_page  # noqa: E402
+from .bench import bring_back  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:The given buffer is not writable")  # SGLang's own reading
 
@@ -20,18 +20,7 @@ def test_all_sides_bring_back_what_they_kept(name, tmp_path):
         pytest.skip(f"no {lacks} here")
     if not transports.upstream_is_here():
         store = transports.without_upstream(store)
-    host = stores.pool("page_first", 16)
-    wanted = [read_page(host, page) for page in range(stores.BATCH)]
-    with store.places(str(tmp_path)) as place:
-        for make in store.sides.values():
-            side = make(host, place())
-            for _ in range(2):
-                side.put()
-                host.poison(stores.PAGES)
-                side.get()
-                assert [read_page(host, page) for page in range(stores.BATCH)] == wanted
-                side.empty()
-            side.close()
+    bring_back(store, tmp_path)
 
 
 def test_without_the_wheel_its_classes_are_left_out():

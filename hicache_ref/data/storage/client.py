@@ -109,7 +109,8 @@ class StorageClient(Protocol):
         ...
 
     def put(self, names: Sequence[str], host: PageMemory, slots: Slots) -> int:
-        """Store pages; how many leading ones are in the store now. Those that were there already are not rewritten."""
+        """Store pages; how many leading ones are in the store now. Those that were there already are not rewritten,
+        but where to ask for each costs more than to write (AIBrix, behind the first that was missing)."""
         ...
 
     def clear(self) -> None:
